@@ -9,8 +9,8 @@ import torch
 from harness import Ratio, compare, seconds
 from recorded import LENET, MEMBERS, STEPS, made, several, stacked
 
-from spiritlevel.study import Study
-from spiritlevel.study.runs.running import repeatable
+from spiritlevel_lab import Study
+from spiritlevel_lab.population.runs.running import repeatable
 
 NETWORKS = {
     "DenseNet-121 of growth 12": {"name": "densenet121", "growth": 12},

@@ -18,9 +18,9 @@ import spiritlevel as sl
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import WeightProbes
 from spiritlevel.engine.weight_space.products import Products, Request
+from spiritlevel.inputs.data import load
+from spiritlevel.inputs.models import build
 from spiritlevel.model.surface import Surface
-from spiritlevel.study.data import load
-from spiritlevel.study.models import build
 
 RTOL, CONFIDENCE, QUANTILE = 0.01, 0.95, 1.96
 GOAL = 100.0

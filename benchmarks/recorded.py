@@ -14,16 +14,16 @@ import torch
 from harness import Ratio, compare
 from torch import Tensor
 
-from spiritlevel.study import Store, Study, execute
-from spiritlevel.study.runs.ending import Ending
-from spiritlevel.study.runs.network_run import NetworkRun
-from spiritlevel.study.runs.networks import build_model
-from spiritlevel.study.runs.run_data import RunData
-from spiritlevel.study.runs.running import repeatable
-from spiritlevel.study.runs.stacked import Member, _Stack
-from spiritlevel.study.runs.steps import Steps
-from spiritlevel.study.settings.run import RunSettings
-from spiritlevel.study.settings.stop import StopSettings
+from spiritlevel_lab import Store, Study, execute
+from spiritlevel_lab.population.runs.ending import Ending
+from spiritlevel_lab.population.runs.network_run import NetworkRun
+from spiritlevel_lab.population.runs.networks import build_model
+from spiritlevel_lab.population.runs.run_data import RunData
+from spiritlevel_lab.population.runs.running import repeatable
+from spiritlevel_lab.population.runs.stacked import Member, _Stack
+from spiritlevel_lab.population.runs.steps import Steps
+from spiritlevel_lab.population.settings.run import RunSettings
+from spiritlevel_lab.population.settings.stop import StopSettings
 
 LENET = {"name": "lenet5", "channels": 3, "size": 32}
 NETWORKS = {

@@ -27,8 +27,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import torch
 from harness import RESULTS, machine
 
-from spiritlevel.study import Store, Study
-from spiritlevel.study.runs.results import (
+from spiritlevel_lab import Store, Study
+from spiritlevel_lab.population.runs.results import (
     EpochMeasurementRow,
     EpochRow,
     MeasurementRow,

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from spiritlevel.engine.data_pass import Budget, Needs, run_pass
 from spiritlevel.engine.workspace import Workspace
+from spiritlevel.inputs.models import build
 from spiritlevel.model.surface import Surface
-from spiritlevel.study.models import build
 
 CLASSES = 10
 TRACE = Needs(sweep=True)

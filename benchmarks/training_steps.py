@@ -15,8 +15,14 @@ import torch.nn.functional as F
 from harness import Ratio, compare
 from torch import Tensor, nn
 
-from spiritlevel.study.models import build, mlp
-from spiritlevel.training import SAM, FlatnessMonitor, FlatnessPenalty, HeadPenalty, Penalty
+from spiritlevel.inputs.models import build, mlp
+from spiritlevel.training import (
+    SAM,
+    FlatnessMonitor,
+    FlatnessPenalty,
+    HeadPenalty,
+    Penalty,
+)
 
 Step = Callable[[], None]
 

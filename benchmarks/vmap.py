@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from harness import Ratio, compare
 
-from spiritlevel.study import RunSettings, Study
-from spiritlevel.study.runs.network_run import NetworkRun
-from spiritlevel.study.runs.running import train
-from spiritlevel.study.runs.stacked import train_together
+from spiritlevel_lab import RunSettings, Study
+from spiritlevel_lab.population.runs.network_run import NetworkRun
+from spiritlevel_lab.population.runs.running import train
+from spiritlevel_lab.population.runs.stacked import train_together
 
 GOAL = 5.0
 MEMBERS = 64

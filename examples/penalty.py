@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import spiritlevel as sl
-from spiritlevel.study.data import digits
-from spiritlevel.study.models import build
+from spiritlevel.inputs.data import digits
+from spiritlevel.inputs.models import build
 
 EPOCHS, BATCH = 15, 64
 

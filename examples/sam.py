@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.study.data.digits import digits
+from spiritlevel.inputs.data.digits import digits
 from spiritlevel.training import SAM
 
 

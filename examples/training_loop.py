@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from spiritlevel.study.data import load
-from spiritlevel.study.models import build
+from spiritlevel.inputs.data import load
+from spiritlevel.inputs.models import build
 from spiritlevel.training import FlatnessMonitor, FlatnessStopping
 
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from spiritlevel.study import control, registry
+from spiritlevel_lab.population import control, registry
 
 LIMIT = 600  # seconds that a quick preset may take on two cores
 OUT = pathlib.Path(__file__).parents[1] / "build" / "nightly"

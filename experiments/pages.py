@@ -12,10 +12,10 @@ import argparse
 import pathlib
 
 import spiritlevel as sl
-from spiritlevel.papers import record, write_pages
-from spiritlevel.papers.publishing import audited
-from spiritlevel.papers.publishing.records import save
-from spiritlevel.study import Store
+from spiritlevel_lab import Store
+from spiritlevel_lab.papers import record, write_pages
+from spiritlevel_lab.papers.publishing import audited
+from spiritlevel_lab.papers.publishing.records import save
 
 HERE = pathlib.Path(__file__).parent
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"

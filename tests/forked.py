@@ -43,7 +43,7 @@ def forks() -> multiprocessing.context.BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # An optimizer imports the last of them.
-    context.set_forkserver_preload(["spiritlevel.study", "spiritlevel.cli.app", "torch._dynamo"])
+    context.set_forkserver_preload(["spiritlevel_lab", "spiritlevel.cli.app", "torch._dynamo"])
     _start_from_torch()
     return context
 

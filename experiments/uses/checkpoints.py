@@ -26,11 +26,16 @@ from networks import parser
 from summaries import compact, machine
 from torch.nn import functional as F
 
-from spiritlevel.study import Population, Store, Study, run
-from spiritlevel.study.data import digits
-from spiritlevel.study.models import build
-from spiritlevel.study.population_statistics import statistics
-from spiritlevel.study.statistics import StudyStatistics
+from spiritlevel.inputs.data import digits
+from spiritlevel.inputs.models import build
+from spiritlevel_lab import (
+    Population,
+    Store,
+    Study,
+    run,
+)
+from spiritlevel_lab.population.population_statistics import statistics
+from spiritlevel_lab.statistics import StudyStatistics
 
 GRID = {"lr": (0.03, 0.1, 0.3), "batch_size": (16, 64), "weight_decay": (0.0, 0.003)}
 WIDTH, EPOCHS = 32, 10

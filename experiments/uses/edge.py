@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import spiritlevel as sl
+from spiritlevel.inputs.data import digits
+from spiritlevel.inputs.models import build
 from spiritlevel.pages import figures
-from spiritlevel.study.data import digits
-from spiritlevel.study.models import build
 
 SAMPLES = 500
 OPTIMIZERS: dict[str, Callable[[Iterable[Tensor], float], torch.optim.Optimizer]] = {

@@ -26,10 +26,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.analysis.equal_confidence import equally_confident
-from spiritlevel.pages.figures.style import COLOURS, GREY, MARKERS, log_scale, new_figure, save
-from spiritlevel.study.data import digits
-from spiritlevel.study.models import build
+from spiritlevel.inputs.data import digits
+from spiritlevel.inputs.models import build
+from spiritlevel.pages.figures.style import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    log_scale,
+    new_figure,
+    save,
+)
+from spiritlevel.verbs.equal_confidence import equally_confident
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results" / "uses"
 RANKS = (1, 2, 4, 8)

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spiritlevel.study.checkpoints import load_checkpoint, save_checkpoint
-from spiritlevel.study.data import digits, read_npz
-from spiritlevel.study.data.cifar import read_cifar
-from spiritlevel.study.data.idx import read_mnist
-from spiritlevel.study.models import build
+from spiritlevel.inputs.checkpoints import load_checkpoint, save_checkpoint
+from spiritlevel.inputs.data import digits, read_npz
+from spiritlevel.inputs.data.cifar import read_cifar
+from spiritlevel.inputs.data.idx import read_mnist
+from spiritlevel.inputs.models import build
 
 Data = tuple[Tensor, Tensor]
 SEEDS = (0, 1, 2)

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.analysis.pruning import measuring
 from spiritlevel.results import Pruning
+from spiritlevel.verbs.pruning import measuring
 
 LENGTH, WIDTH, HIDDEN = 4, 24, 96
 SAMPLES, EPOCHS = 100, 30

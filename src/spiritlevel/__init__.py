@@ -7,26 +7,12 @@ from .cli.termination import importing as _importing
 # A shell that asks for names does not wait for torch.
 if "_SPIRITLEVEL_COMPLETE" not in _os.environ:
     with _importing():
-        from .analysis.activations import activation_curvature as activation_curvature
-        from .analysis.audit import audit as audit
-        from .analysis.comparison import compare as compare
-        from .analysis.landscape import landscape as landscape
-        from .analysis.neurons import neurons as neurons
-        from .analysis.operator import diagonal as diagonal
-        from .analysis.operator import operator as operator
-        from .analysis.pruning import pruning as pruning
-        from .analysis.quantization import quantization as quantization
-        from .analysis.spectra import density as density
-        from .analysis.spectra import eigenvalues as eigenvalues
-        from .api import cards as cards
-        from .api import measure as measure
-        from .api import preflight as preflight
         from .engine.options import Options as Options
-        from .errors import MissingExtra as MissingExtra
-        from .errors import SpiritlevelError as SpiritlevelError
+        from .ground.errors import MissingExtra as MissingExtra
+        from .ground.errors import SpiritlevelError as SpiritlevelError
+        from .ground.plugins import announce as _announce
         from .model.adapters import merged as merged
-        from .plugins import announce as _announce
-        from .records import __version__ as __version__
+        from .records.measurements import __version__ as __version__
         from .results import Measurement as Measurement
         from .results import Report as Report
         from .training import ASAM as ASAM
@@ -37,7 +23,21 @@ if "_SPIRITLEVEL_COMPLETE" not in _os.environ:
         from .training import HeadPenalty as HeadPenalty
         from .training import KappaPenalty as KappaPenalty
         from .training import NoiseSAM as NoiseSAM
+        from .verbs.activations import activation_curvature as activation_curvature
+        from .verbs.audit import audit as audit
+        from .verbs.comparison import compare as compare
+        from .verbs.landscape import landscape as landscape
+        from .verbs.measuring import cards as cards
+        from .verbs.measuring import measure as measure
+        from .verbs.measuring import preflight as preflight
+        from .verbs.neurons import neurons as neurons
+        from .verbs.operator import diagonal as diagonal
+        from .verbs.operator import operator as operator
+        from .verbs.pruning import pruning as pruning
+        from .verbs.quantization import quantization as quantization
+        from .verbs.spectra import density as density
+        from .verbs.spectra import eigenvalues as eigenvalues
 
-        _announce("spiritlevel.studies", "spiritlevel.study.given.measuring")
-        _announce("spiritlevel.studies", "spiritlevel.papers")
+        _announce("spiritlevel.studies", "spiritlevel_lab.population.given.measuring")
+        _announce("spiritlevel.studies", "spiritlevel_lab.papers")
         _announce("spiritlevel.pages", "spiritlevel.pages.report")

@@ -8,7 +8,7 @@ import torch
 import spiritlevel as sl
 from command_line import run
 from spiritlevel.cli import compare as compare_command
-from spiritlevel.study.models import build
+from spiritlevel.inputs.models import build
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import command_line
-from spiritlevel.analysis.reference_problems import ALL
 from spiritlevel.cli import check, check_device
+from spiritlevel.verbs.reference_problems import ALL
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -12,13 +12,13 @@ import torch
 
 import spiritlevel as sl
 from command_line import run
-from spiritlevel import api
 from spiritlevel.cli import cards, inputs
-from spiritlevel.study.checkpoints import save_checkpoint
-from spiritlevel.study.data import digits
-from spiritlevel.study.data.samples import load_samples
-from spiritlevel.study.models import build, mlp
+from spiritlevel.inputs.checkpoints import save_checkpoint
+from spiritlevel.inputs.data import digits
+from spiritlevel.inputs.data.samples import load_samples
+from spiritlevel.inputs.models import build, mlp
 from spiritlevel.symmetries import SYMMETRIES
+from spiritlevel.verbs import measuring as api
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
 

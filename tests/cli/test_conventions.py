@@ -12,11 +12,11 @@ import typer
 from typer.testing import CliRunner
 
 from command_line import run
-from spiritlevel import api
 from spiritlevel.cli import console
 from spiritlevel.cli.app import app
-from spiritlevel.study.data import CATALOGUE
+from spiritlevel.inputs.data import CATALOGUE
 from spiritlevel.symmetries import SYMMETRIES
+from spiritlevel.verbs import measuring as api
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from command_line import run
-from spiritlevel.study.data import digits
-from spiritlevel.study.models import build
+from spiritlevel.inputs.data import digits
+from spiritlevel.inputs.models import build
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

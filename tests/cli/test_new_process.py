@@ -6,8 +6,8 @@ import pytest
 
 import fresh
 import spiritlevel as sl
-from spiritlevel.study.checkpoints import save_checkpoint
-from spiritlevel.study.models import mlp
+from spiritlevel.inputs.checkpoints import save_checkpoint
+from spiritlevel.inputs.models import mlp
 
 
 def in_new_process(*args: str, blocked: tuple[str, ...] = (), cwd: pathlib.Path | None = None):

@@ -8,18 +8,18 @@ import re
 
 import pytest
 from rich.table import Table
+from spiritlevel.records.measurements.measurements import Cost, Measurement, Report
 from typer.testing import CliRunner
 
+from population.tiny_study import tiny
 from spiritlevel.cli import console, pace
 from spiritlevel.cli.app import app
+from spiritlevel.ground.plain_text import cell, visible
 from spiritlevel.pages import markdown
 from spiritlevel.pages.content import Cards, Text
 from spiritlevel.pages.report.markup import escape
-from spiritlevel.plain_text import cell, visible
-from spiritlevel.records import Cost, Measurement, Report
-from spiritlevel.study import Store, run
-from spiritlevel.study.storage.export import export
-from study.tiny_study import tiny
+from spiritlevel_lab import Store, run
+from spiritlevel_lab.population.storage.export import export
 
 MARKUP = ["sgd [/lr]", "[bold]x", "[/]", "[link=file:///etc/passwd]x", "a[", "\\[x]", ":smile:"]
 OBEYED = [

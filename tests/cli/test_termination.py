@@ -11,7 +11,7 @@ import pytest
 import fresh
 from forked import TIMEOUT, forks
 from spiritlevel.cli.termination import Termination
-from spiritlevel.study.executors.processes import _interrupt
+from spiritlevel_lab.population.executors.processes import _interrupt
 
 
 def test_sigterm_is_an_interrupt_while_a_command_runs():

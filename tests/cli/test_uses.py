@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from command_line import run
-from spiritlevel.analysis.pruning import measuring
+from spiritlevel.inputs.checkpoints import load_checkpoint
+from spiritlevel.inputs.models import build
 from spiritlevel.results import Quantization
-from spiritlevel.study.checkpoints import load_checkpoint
-from spiritlevel.study.models import build
+from spiritlevel.verbs.pruning import measuring
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

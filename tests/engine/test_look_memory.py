@@ -9,7 +9,12 @@ from torch.nn import functional as F
 
 import spiritlevel as sl
 from spiritlevel.engine.plan import make_plan
-from spiritlevel.engine.weight_space import groups, product_check, product_methods, trust
+from spiritlevel.engine.weight_space import (
+    groups,
+    product_check,
+    product_methods,
+    trust,
+)
 from spiritlevel.engine.weight_space.chunk_products import product_of_hessian
 from spiritlevel.engine.weight_space.products import Products
 from spiritlevel.model.surface import Surface

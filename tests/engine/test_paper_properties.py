@@ -12,10 +12,10 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel import symmetries
+from spiritlevel.inputs.data import digits
+from spiritlevel.inputs.models import mlp
 from spiritlevel.math.curvature import SoftmaxCurvature
 from spiritlevel.math.head import head_trace
-from spiritlevel.study.data import digits
-from spiritlevel.study.models import mlp
 
 # -- Taleghani et al., Corollary 2: the head's trace is Lipschitz in its weights -----------------
 #

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.weight_space import noise
 from spiritlevel.engine.weight_space.noise import Draws, Noise, normal_numbers
 from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
 from spiritlevel.model.surface import Surface
+from spiritlevel.verbs import reference_problems as problems
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

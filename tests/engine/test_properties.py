@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
 from spiritlevel import symmetries
-from spiritlevel.analysis import reference_problems as problems
+from spiritlevel.verbs import reference_problems as problems
 from zoo import cases, losses, references
 from zoo.cases import CASES
 from zoo.losses import LOSSES

@@ -8,7 +8,7 @@ import numpy
 import torch
 from torch import nn
 
-from spiritlevel.errors import brief
+from spiritlevel.ground.errors import brief
 
 NAN, INF = float("nan"), float("inf")
 

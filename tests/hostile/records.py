@@ -6,9 +6,15 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.analysis.landscape import Landscape
-from spiritlevel.analysis.spectra import Spectrum
-from spiritlevel.results import Audit, Comparison, Pruning, Quantization, Report
+from spiritlevel.results import (
+    Audit,
+    Comparison,
+    Pruning,
+    Quantization,
+    Report,
+)
+from spiritlevel.verbs.landscape import Landscape
+from spiritlevel.verbs.spectra import Spectrum
 
 MEASURES = ["curvature.trace", "relative.kappa", "softmax.gini"]
 

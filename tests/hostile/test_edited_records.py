@@ -8,7 +8,7 @@ import pytest
 
 from hostile.edits import changed, chosen_edits, damages
 from hostile.records import READ, READERS, texts
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.pages import report as pages
 
 KINDS = list(READERS)

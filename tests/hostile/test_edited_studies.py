@@ -10,12 +10,18 @@ import sqlite3
 import pytest
 
 from hostile.edits import damages, edits, planned_edits
-from spiritlevel.errors import SpiritlevelError
-from spiritlevel.study import Store, Study, control, resume, run
-from spiritlevel.study.population import Population
-from spiritlevel.study.population_statistics import statistics
-from spiritlevel.study.storage.export import export
-from study.tiny_study import tiny
+from population.tiny_study import tiny
+from spiritlevel.ground.errors import SpiritlevelError
+from spiritlevel_lab import (
+    Store,
+    Study,
+    resume,
+    run,
+)
+from spiritlevel_lab.population import control
+from spiritlevel_lab.population.population import Population
+from spiritlevel_lab.population.population_statistics import statistics
+from spiritlevel_lab.population.storage.export import export
 
 EVERYTHING = {
     "name": "everything",

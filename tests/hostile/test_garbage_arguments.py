@@ -8,7 +8,7 @@ import pytest
 import spiritlevel as sl
 from hostile import garbage
 from hostile.records import data, network
-from spiritlevel.errors import LONGEST
+from spiritlevel.ground.errors import LONGEST
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spiritlevel.cli.app import app
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.ground.errors import SpiritlevelError
 
 FAST = ["--samples", "12", "--measures", "softmax.gini"]
 COMMANDS = {
@@ -114,10 +114,10 @@ def test_a_raw_exception_would_be_noticed(tmp_path, monkeypatch):
     def broken(pattern):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("spiritlevel.api.cards", broken)
+    monkeypatch.setattr("spiritlevel.verbs.measuring.cards", broken)
     with pytest.raises(AssertionError):
         attempt(tmp_path, ["list"])
-    monkeypatch.setattr("spiritlevel.api.cards", lambda pattern: _refuse())
+    monkeypatch.setattr("spiritlevel.verbs.measuring.cards", lambda pattern: _refuse())
     assert attempt(tmp_path, ["list"]) == 1
 
 

@@ -3,12 +3,14 @@
 import pytest
 
 import spiritlevel as sl
+import spiritlevel_lab as study
 from hostile import garbage
 from hostile.records import network
-from spiritlevel import study, training
+from spiritlevel import training
+from spiritlevel.inputs import checkpoints, models
+from spiritlevel.inputs import data as data_sets
 from spiritlevel.pages import report
-from spiritlevel.study import checkpoints, control, models
-from spiritlevel.study import data as data_sets
+from spiritlevel_lab.population import control
 
 FIELDS = {
     "name": "x",

@@ -27,7 +27,8 @@ def loaded_extras(code: str) -> list[str]:
 
 def test_import_is_light():
     assert (
-        loaded_extras("import spiritlevel, spiritlevel.study.data, spiritlevel.study.models") == []
+        loaded_extras("import spiritlevel, spiritlevel.inputs.data, spiritlevel.inputs.models")
+        == []
     )
 
 
@@ -49,8 +50,8 @@ try:
 except ImportError:
     found["numpy"] = "blocked"
 import spiritlevel
-from spiritlevel.study.data import digits, read_npz
-from spiritlevel.study.models import build
+from spiritlevel.inputs.data import digits, read_npz
+from spiritlevel.inputs.models import build
 x, y = digits("test")
 found["shape"] = list(build("digits_cnn", seed=0)(x).shape)
 try:

@@ -133,7 +133,7 @@ def test_upward_import_is_noticed(tmp_path, name, source, offence):
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("cli.py", "from spiritlevel import api, pages\nimport spiritlevel.study.data.digits"),
+        ("cli.py", "from spiritlevel import api, pages\nimport spiritlevel.inputs.data.digits"),
         ("math/head.py", "import math\nfrom math import log\nfrom .gini import g\nfrom . import x"),
         ("model/surface.py", "import torch\nfrom ..records import Cost\nfrom ..math.head import t"),
         ("study/data/__init__.py", "from .digits import digits\nfrom ...errors import Error"),

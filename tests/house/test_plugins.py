@@ -69,7 +69,7 @@ def test_a_broken_study_package_does_not_keep_anyone_from_measuring(tmp_path):
     install(tmp_path, "broken", "import nothing_of_this_name", group="spiritlevel.studies")
     code = """
 import spiritlevel as sl
-from spiritlevel.study.registry import study_names
+from spiritlevel_lab.population.registry import study_names
 print(len(sl.cards()) > 50)
 try:
     study_names()

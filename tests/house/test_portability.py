@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from spiritlevel.study.executors import processes
+from spiritlevel_lab.population.executors import processes
 
 SRC = pathlib.Path(__file__).parents[2] / "src" / "spiritlevel"
 FILES = sorted(SRC.rglob("*.py"))

@@ -9,11 +9,11 @@ import torch
 
 import spiritlevel as sl
 from spiritlevel import symmetries
-from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.options import Options
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.measures import get
 from spiritlevel.model.surface import Surface
+from spiritlevel.verbs import reference_problems as problems
 
 MAXIMUM = r"\max"  # how the formula of a maximum over layers starts
 

@@ -6,8 +6,8 @@ import dataclasses
 import torch
 from torch import nn
 
-from spiritlevel.analysis.reference_problems import BATCHES, Problem
 from spiritlevel.symmetries import BOTH, find_moves
+from spiritlevel.verbs.reference_problems import BATCHES, Problem
 
 WIDTH = 4
 

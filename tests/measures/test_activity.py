@@ -7,7 +7,7 @@ from torch import nn
 
 import spiritlevel as sl
 from measures.activity_by_hand import RECTIFIED, batches, check, drawn, labels
-from spiritlevel.analysis import reference_problems as problems
+from spiritlevel.verbs import reference_problems as problems
 
 ALL = [*RECTIFIED, "activity.activation_norm", "activity.gradient_norm"]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.ground.errors import SpiritlevelError
 
 MEASURES = ["curvature.trace", "relative.kappa", "neuron.rho_sum"]
 

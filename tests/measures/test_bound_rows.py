@@ -12,9 +12,9 @@ import spiritlevel as sl
 from forked import needs_gloo, run_in_two_processes, run_script
 from measures.forms.bound import c2_by_hand
 from spiritlevel import symmetries
-from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.head import features as rows_module
 from spiritlevel.model.losses import CrossEntropy
+from spiritlevel.verbs import reference_problems as problems
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -30,9 +30,9 @@ from measures.contract import (
     work_on,
 )
 from spiritlevel import symmetries
-from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.precision import Precision
 from spiritlevel.measures import get, names
+from spiritlevel.verbs import reference_problems as problems
 from zoo import references
 
 CARDS = [get(name) for name in names()]

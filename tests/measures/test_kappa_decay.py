@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.study import Study
-from spiritlevel.study.runs.measuring import options_of
+from spiritlevel_lab import Study
+from spiritlevel_lab.population.runs.measuring import options_of
 from zoo.plain import normal
 
 NAME = "relative.kappa_decay"

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.math.margins import stream_margins
 from spiritlevel.model.losses import CrossEntropy
+from spiritlevel.verbs import reference_problems as problems
 
 FISHER = ["norms.fisher_rao", "norms.fisher_rao_model"]
 MARGIN = ["norms.margin", "norms.margin_mean"]

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures.norms import radial
 from spiritlevel.model.losses import CrossEntropy
+from spiritlevel.verbs import reference_problems as problems
 from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES

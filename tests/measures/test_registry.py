@@ -7,8 +7,13 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel import symmetries
-from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.measures import Measured, get, measure, names
+from spiritlevel.measures import (
+    Measured,
+    get,
+    measure,
+    names,
+)
+from spiritlevel.verbs import reference_problems as problems
 
 
 def fields_of(card):

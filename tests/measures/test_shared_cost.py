@@ -6,8 +6,8 @@ import math
 import pytest
 
 import spiritlevel as sl
-from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures import names
+from spiritlevel.verbs import reference_problems as problems
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine import workspace as workspace_module
 from spiritlevel.math.streaming import stream_tokens
 from spiritlevel.model.losses import CrossEntropy
+from spiritlevel.verbs import reference_problems as problems
 from zoo import decimal_softmax
 
 ALL = ["softmax.gini", "softmax.entropy", "softmax.confidence"]

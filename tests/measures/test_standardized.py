@@ -11,8 +11,8 @@ from torch import nn
 import spiritlevel as sl
 from measures.standardized_by_hand import NAMES, inputs_of, scale_of, standardized_kappa
 from spiritlevel import symmetries
-from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures.opening import open_workspace
+from spiritlevel.verbs import reference_problems as problems
 from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES

@@ -9,7 +9,7 @@ from torch import nn
 
 import spiritlevel as sl
 from measures.standardized_by_hand import NAMES, scale_of
-from spiritlevel.analysis import reference_problems as problems
+from spiritlevel.verbs import reference_problems as problems
 from zoo.cases import CASES
 
 pytestmark = pytest.mark.sampled(2)  # the others at night

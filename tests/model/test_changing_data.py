@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 import spiritlevel as sl
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.model.fingerprint import DataRecord
 from zoo.references import Truth
 

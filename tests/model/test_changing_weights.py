@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.model.weights import hash_weights
 
 X = torch.randn(24, 6, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.model.autograd_graph import shape_of_graph
 from spiritlevel.model.known import known_about, share
 from zoo.wrong_gradients import Scaled

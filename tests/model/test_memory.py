@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel import study
-from spiritlevel.analysis.equal_confidence import equally_confident
+import spiritlevel_lab as study
 from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
+from spiritlevel.verbs.equal_confidence import equally_confident
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

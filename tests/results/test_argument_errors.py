@@ -13,9 +13,14 @@ from hostile.records import data, network
 from results.refusals import INF, NAN, refused
 from spiritlevel.cli.inputs import parse_memory
 from spiritlevel.engine.options import LENGTHS, Options
-from spiritlevel.errors import LONGEST, NotFinite, SpiritlevelError, brief
-from spiritlevel.study import Study
+from spiritlevel.ground.errors import (
+    LONGEST,
+    NotFinite,
+    SpiritlevelError,
+    brief,
+)
 from spiritlevel.training.monitor.rows import open_sinks
+from spiritlevel_lab import Study
 
 HUGE = 10**5000  # more digits than Python writes
 BITS = "a whole number of 16,610 bits"

@@ -12,9 +12,9 @@ import pytest
 
 import spiritlevel as sl
 from spiritlevel.pages import report as pages
-from spiritlevel.study import Store
-from spiritlevel.study.population import Population
-from spiritlevel.study.storage import schema
+from spiritlevel_lab import Store
+from spiritlevel_lab.population.population import Population
+from spiritlevel_lab.population.storage import schema
 
 WRITTEN = pathlib.Path(__file__).parent / "written"
 FILES = sorted(WRITTEN.glob("*.json"))

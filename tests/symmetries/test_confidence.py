@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.study.data import digits
-from spiritlevel.study.models import build
+from spiritlevel.inputs.data import digits
+from spiritlevel.inputs.models import build
 from spiritlevel.symmetries import FoundMoves, find_moves, temperature_move
 from zoo.moves import NETS
 

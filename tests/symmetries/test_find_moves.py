@@ -11,8 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spiritlevel.study.models import resnet18
-from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, FoundMoves, Move, find_moves
+from spiritlevel.inputs.models import resnet18
+from spiritlevel.symmetries import (
+    FUNCTION_PRESERVING,
+    MOVES,
+    FoundMoves,
+    Move,
+    find_moves,
+)
 from spiritlevel.symmetries.search import STRUCTURAL
 from zoo import cases
 from zoo.moves import NETS

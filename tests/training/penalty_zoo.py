@@ -3,7 +3,12 @@
 import torch
 from torch import nn
 
-from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty, Penalty
+from spiritlevel.training import (
+    FlatnessPenalty,
+    HeadPenalty,
+    KappaPenalty,
+    Penalty,
+)
 
 
 class NoisyLogits(Penalty):

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.pages.watch.monitors import monitor_state
 from spiritlevel.training import FlatnessMonitor
+from spiritlevel_lab.pages.watch.monitors import monitor_state
 from training.monitor_problem import problem
 from training.rates_problem import Halves, make_step, quadratic, small_network
 

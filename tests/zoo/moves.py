@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spiritlevel.study.models import resnet18
+from spiritlevel.inputs.models import resnet18
 
 
 class ChannelsLast(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..errors import MissingExtra, require
+from ..ground.errors import MissingExtra, require
 from .termination import importing
 
 

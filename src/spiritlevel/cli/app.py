@@ -12,16 +12,26 @@ import torch
 import typer
 from typer.core import TyperGroup
 
-from .. import api
-from ..errors import SpiritlevelError
-from ..plain_text import visible
-from ..records import __version__
-from . import cards, common, completion, console, options, subject
+from spiritlevel_lab.commands.demo import EXAMPLES, demo
+from spiritlevel_lab.commands.study import app as study
+from spiritlevel_lab.commands.watch import watch
+
+from ..ground.errors import SpiritlevelError
+from ..ground.plain_text import visible
+from ..records.measurements import __version__
+from ..verbs import measuring as api
+from . import (
+    cards,
+    common,
+    completion,
+    console,
+    options,
+    subject,
+)
 from .audit import audit
 from .check import check
 from .compare import compare
 from .data import app as data_sets
-from .demo import EXAMPLES, demo
 from .exit_codes import INTERRUPTED, REFUSED, TERMINATED
 from .landscape import landscape
 from .measure import measure
@@ -31,9 +41,7 @@ from .quantize import EXAMPLES as QUANTIZE_EXAMPLES
 from .quantize import quantize
 from .report import report
 from .spectrum import spectrum
-from .study import app as study
 from .termination import INTERRUPTION, Termination
-from .watch import watch
 
 
 class Commands(TyperGroup):

@@ -11,9 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import api
-from ..analysis import audit as audits
-from . import console, options, pace, subject
+from ..verbs import audit as audits
+from ..verbs import measuring as api
+from . import (
+    console,
+    options,
+    pace,
+    subject,
+)
 
 MOVES_PER_TABLE = 3  # side by side in 80 columns
 STYLES = {

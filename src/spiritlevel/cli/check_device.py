@@ -15,11 +15,11 @@ import torch
 from rich import box
 from rich.table import Table
 
-from .. import api
-from ..analysis.reference_problems import ALL
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from ..model.batches import map_tensors
 from ..model.host import NO_FLOAT64
+from ..verbs import measuring as api
+from ..verbs.reference_problems import ALL
 
 FORMAT = "spiritlevel-device-check-1"
 TOLERANCE = 1e-4  # relative: float32 has 7 digits, and a few are lost in sums and differences

@@ -11,11 +11,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from .. import api
-from ..analysis import comparison as comparisons
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from ..results import Report
-from . import console, options, pace, subject
+from ..verbs import comparison as comparisons
+from ..verbs import measuring as api
+from . import (
+    console,
+    options,
+    pace,
+    subject,
+)
 from .exit_codes import INTERRUPTED
 
 NETWORKS_PER_TABLE = 3  # side by side in 80 columns

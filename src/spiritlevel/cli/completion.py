@@ -5,10 +5,11 @@ If nothing matches, the shell completes file names as usual.
 
 from __future__ import annotations
 
-from .. import api
-from ..study import models
-from ..study.data import CATALOGUE
-from ..study.registry import study_names
+from spiritlevel_lab.population.registry import study_names
+
+from ..inputs import models
+from ..inputs.data import CATALOGUE
+from ..verbs import measuring as api
 
 Offers = list[tuple[str, str]]  # a name, and what it is
 

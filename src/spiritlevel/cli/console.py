@@ -23,8 +23,8 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainin
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from ..errors import SpiritlevelError
-from ..plain_text import visible
+from ..ground.errors import SpiritlevelError
+from ..ground.plain_text import visible
 from ..results import Progress
 
 

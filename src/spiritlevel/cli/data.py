@@ -10,9 +10,14 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ..study.data import CATALOGUE, data_folder
-from ..study.data import fetch as fetch_data
-from . import completion, console, options, subject
+from ..inputs.data import CATALOGUE, data_folder
+from ..inputs.data import fetch as fetch_data
+from . import (
+    completion,
+    console,
+    options,
+    subject,
+)
 
 FORMAT = "spiritlevel-data-1"
 EMBEDDED = "1,797 handwritten digits, 8×8 grey, 10 classes (embedded)"

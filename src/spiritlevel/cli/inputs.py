@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from .. import api
-from ..errors import SpiritlevelError, brief
+from ..ground.errors import SpiritlevelError, brief
+from ..verbs import measuring as api
 
 UNITS = {"": 1, "B": 1}
 for power, letter in enumerate("KMGT", start=1):

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from torch import nn
 
-from ..analysis import landscape as landscapes
+from ..inputs.checkpoints import load_checkpoint
 from ..pages.figures.landscapes import landscape as draw
-from ..study.checkpoints import load_checkpoint
+from ..verbs import landscape as landscapes
 from . import console, options, subject
 
 

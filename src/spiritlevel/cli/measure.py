@@ -6,8 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import api
-from . import console, options, subject, tables
+from ..verbs import measuring as api
+from . import (
+    console,
+    options,
+    subject,
+    tables,
+)
 
 
 def measure(

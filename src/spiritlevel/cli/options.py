@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from ..errors import SpiritlevelError, brief, require
+from ..ground.errors import SpiritlevelError, brief, require
 from ..pages.figures import KINDS
 from . import completion, console, inputs
 

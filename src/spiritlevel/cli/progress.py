@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..study.executors.progress import StudyStatus, Watch
-from ..study.storage.store import Counts
+from spiritlevel_lab.population.executors.progress import StudyStatus, Watch
+from spiritlevel_lab.population.storage.store import Counts
+
 from . import console
 
 SHORT = 10.0  # seconds; a run that started later shows no time

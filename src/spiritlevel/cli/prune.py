@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ..analysis.pruning import Pruning, pruning
-from ..analysis.pruning.measuring import MIN_PROBES, SHARES
-from ..analysis.pruning.records import PROBED, deletion_text
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
+from ..inputs.checkpoints import save_checkpoint
 from ..pages.figures import pruning as draw
-from ..study.checkpoints import save_checkpoint
+from ..verbs.pruning import Pruning, pruning
+from ..verbs.pruning.measuring import MIN_PROBES, SHARES
+from ..verbs.pruning.records import PROBED, deletion_text
 from . import console, options, subject
 from .tables import print_by_name
 

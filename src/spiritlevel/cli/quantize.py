@@ -7,12 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from ..analysis.quantization import Quantization, quantization
-from ..analysis.quantization.records import plan_text
-from ..errors import SpiritlevelError, brief
+from ..ground.errors import SpiritlevelError, brief
+from ..inputs.checkpoints import save_checkpoint
 from ..pages.figures import quantization as draw
-from ..study.checkpoints import save_checkpoint
-from . import console, inputs, options, subject
+from ..verbs.quantization import Quantization, quantization
+from ..verbs.quantization.records import plan_text
+from . import (
+    console,
+    inputs,
+    options,
+    subject,
+)
 from .tables import print_by_name
 
 EXAMPLES = """\b

@@ -10,13 +10,14 @@ from typing import Annotated
 
 import typer
 
-from ..errors import SpiritlevelError
-from ..files import write_atomically
+from spiritlevel_lab.pages.report import study as study_page
+from spiritlevel_lab.population import population_statistics
+from spiritlevel_lab.population.population import Population
+from spiritlevel_lab.population.storage.store import Store
+
+from ..ground.errors import SpiritlevelError
+from ..ground.files import write_atomically
 from ..pages import report as pages
-from ..pages.report import study as study_page
-from ..study import population_statistics
-from ..study.population import Population
-from ..study.storage.store import Store
 from . import console, options, subject
 
 STANDARD_OUTPUT = "-"

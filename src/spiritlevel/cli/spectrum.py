@@ -9,9 +9,9 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ..analysis import spectra
 from ..pages.figures import density as draw_density
 from ..pages.figures import new_figure
+from ..verbs import spectra
 from . import console, options, subject
 
 

@@ -14,19 +14,24 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from ..analysis.performance import performance
-from ..errors import SpiritlevelError, is_out_of_memory
-from ..files import write_atomically
+from ..ground.errors import SpiritlevelError, is_out_of_memory
+from ..ground.files import write_atomically
+from ..inputs.checkpoints import load_checkpoint
+from ..inputs.data.samples import in_batches, load_samples
+from ..inputs.models import build
 from ..model.batches import map_tensors, tensors
 from ..pages import report as pages
 from ..pages.figures import save
-from ..records import to_json_float
+from ..records.measurements import to_json_float
 from ..results import Progress, Report
-from ..study.checkpoints import load_checkpoint
-from ..study.data.samples import in_batches, load_samples
-from ..study.models import build
+from ..verbs.performance import performance
 from . import console, inputs
-from .options import DataOptions, MachineOptions, NetworkOptions, Several
+from .options import (
+    DataOptions,
+    MachineOptions,
+    NetworkOptions,
+    Several,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from ..model import batches as _batches
 from ..model.batches import BatchLocation
 from ..model.distributed import Processes

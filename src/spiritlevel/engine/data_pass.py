@@ -10,17 +10,22 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from ..math.curvature import SoftmaxCurvature
 from ..math.positions import OutputCurvature, PositionCurvature
 from ..model import batches as _batches
 from ..model.losses import CrossEntropy
 from ..model.surface import Surface
-from ..records import Cost
+from ..records.measurements import Cost
 from .activity import ActivationSites, Activity
 from .fit import Fit
 from .head.head_layer import Head, head_input
-from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_tokens
+from .head.rows import (
+    HeadBlock,
+    block_of_outputs,
+    block_of_tokens,
+    margins_of_tokens,
+)
 from .moments import Moments
 from .observers import observed
 from .plan import Plan

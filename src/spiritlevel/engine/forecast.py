@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from ..model.batches import num_samples, total_samples
-from ..records import Cost
+from ..records.measurements import Cost
 from .data_pass import Needs
 from .preflight import Preflight
 from .sample_memory import graphs_fit

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError, brief, suggestion
+from ..ground.errors import SpiritlevelError, brief, suggestion
 from ..math.radial import KERNELS
 
 BANDWIDTHS = ("likelihood", "scott", "silverman")

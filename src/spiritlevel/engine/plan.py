@@ -15,16 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError, is_out_of_memory
+from ..ground.errors import SpiritlevelError, is_out_of_memory
 from ..math.signs import random_signs
 from ..model import batches as _batches
 from ..model.autograd_graph import refuse_hidden_graphs, shape_of_graph
 from ..model.batches import BatchLocation
-from ..model.layer_hooks import LayerUse, LayerUses, recording_uses, saved_bytes
+from ..model.layer_hooks import (
+    LayerUse,
+    LayerUses,
+    recording_uses,
+    saved_bytes,
+)
 from ..model.layers import Layout
 from ..model.linearity import SLICE_WRITTEN, bends
 from ..model.surface import Surface
-from ..records import Cost
+from ..records.measurements import Cost
 from .head.head_layer import Head, find_heads
 from .routes import Route, Signature, find_routing
 from .rule_check import RuleCheck, check_rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, get_args
 
-from ..errors import SpiritlevelError, brief
+from ..ground.errors import SpiritlevelError, brief
 
 Method = Literal[
     "auto", "exact", "output_probes", "sample_probes", "split", "hutchinson", "hutch++"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from ..records import Cost
+from ..records.measurements import Cost
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..records import Cost, Status
+from ..records.measurements import Cost, Status
 from .estimate import Estimate
 
 

@@ -15,17 +15,29 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from ..errors import NotApplicable
-from ..records import Cost, Status
+from ..ground.errors import NotApplicable
+from ..records.measurements import Cost, Status
 from .data_pass import Needs
 from .estimate import Estimate, estimates_of_columns
 from .row_estimate import RowEstimate
-from .row_texts import SECOND_GLANCE, TOO_FEW, ggn_text, how, missed, tied_text
+from .row_texts import (
+    SECOND_GLANCE,
+    TOO_FEW,
+    ggn_text,
+    how,
+    missed,
+    tied_text,
+)
 from .sample_probes import SampleProbes
 from .shared_probes import shared_probes, sketch_size
 from .sweep.sums import Factors, RowKind
 from .weight_space.chunk_products import Operator
-from .weight_space.probes import GROWTH, PILOT, WeightProbes, next_count
+from .weight_space.probes import (
+    GROWTH,
+    PILOT,
+    WeightProbes,
+    next_count,
+)
 from .weight_space.products import SMALL
 from .workspace import Workspace
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import NotApplicable
+from ..ground.errors import NotApplicable
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse
 from ..model.layers import AbstractMatrixRule, Layout

@@ -23,15 +23,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import NotApplicable
+from ..ground.errors import NotApplicable
 from ..model import batches as _batches
 from ..model.arithmetic import full_precision
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse
 from ..model.layers import Layout
-from ..model.layers.noise import ColumnNoise, Noise, direction_at_output, scaled_columns
+from ..model.layers.noise import (
+    ColumnNoise,
+    Noise,
+    direction_at_output,
+    scaled_columns,
+)
 from ..model.model_state import twice_differentiable
-from ..records import Cost
+from ..records.measurements import Cost
 from .estimate import Estimate
 from .recorded_runs import RecordedRuns, edges_of
 from .sample_draws import SampleDraws
@@ -39,7 +44,12 @@ from .sample_groups import SampleGroups
 from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
-from .sweep.sums import FEW, Factors, RowKind, cautious
+from .sweep.sums import (
+    FEW,
+    Factors,
+    RowKind,
+    cautious,
+)
 from .weight_space import trust
 from .weight_space.chunk_products import Operator
 from .weight_space.product_methods import choose_method

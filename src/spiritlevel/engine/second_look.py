@@ -21,7 +21,7 @@ from torch import Tensor
 from ..math.curvature import SignedColumn, scaled_to_one
 from ..model.batches import BatchLocation
 from ..model.surface import Surface
-from ..records import Cost
+from ..records.measurements import Cost
 from .weight_space import trust
 
 if TYPE_CHECKING:

@@ -12,20 +12,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from ..model.arithmetic import full_precision
 from ..model.calls import call_settings
 from ..model.losses import CrossEntropy
 from ..model.surface import Surface
-from ..records import Cost
+from ..records.measurements import Cost
 from .activity import ActivationSites, find_activation_sites
 from .certificate import Certificate, certify
-from .data_pass import Budget, Needs, PassResult, run_pass
+from .data_pass import (
+    Budget,
+    Needs,
+    PassResult,
+    run_pass,
+)
 from .estimate import Estimate, cautious_count
 from .head.head_layer import Head, choose_head
 from .head.rows import HeadBlock, iterate_blocks
 from .options import Options
-from .plan import Plan, check_samples, make_head_plan, make_plan
+from .plan import (
+    Plan,
+    check_samples,
+    make_head_plan,
+    make_plan,
+)
 from .precision import Precision
 from .sample_memory import chunk_memory, most_kept
 from .sweep.backward import Probes

@@ -8,7 +8,7 @@ What a measure of your own needs is importable from here:
 from ..engine.data_pass import Needs as Needs
 from ..engine.row_estimator import estimate_rows as estimate_rows
 from ..engine.workspace import Workspace as Workspace
-from ..records import Measurement as Measurement
+from ..records.measurements import Measurement as Measurement
 from . import activity as activity
 from . import bound as bound
 from . import curvature as curvature

@@ -7,9 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from ..engine.data_pass import Needs
 from ..engine.workspace import Workspace
-from ..errors import NotApplicable, SpiritlevelError
+from ..ground.errors import NotApplicable, SpiritlevelError
 from .layer_weights import layer_weights, left_out_weights, measured_weights
-from .registry import Card, Measured, get, names
+from .registry import (
+    Card,
+    Measured,
+    get,
+    names,
+)
 from .requirements import head as requires_head
 
 

@@ -10,7 +10,7 @@ from ..engine.row_estimate import RowEstimate
 from ..engine.weight_space.eigenvalues import residual_tolerance
 from ..engine.weight_space.lanczos import Eigenpairs
 from ..engine.workspace import Workspace
-from ..records import Cost, Measurement, Status
+from ..records.measurements import Cost, Measurement, Status
 
 ROUND_OFF = 1e-7  # of a value: below the error that float32 weights and data bring along
 RATE_VISIBLE = 0.1  # of a value: only a residual below it shows how fast it falls

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable
 
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError
-from ..records import Measurement, Status
+from ..ground.errors import SpiritlevelError
+from ..records.measurements import Measurement, Status
 
 
 def measured_weights(workspace: Workspace, measure: str) -> dict[str, str]:

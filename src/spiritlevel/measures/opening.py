@@ -12,13 +12,13 @@ from ..engine.options import Options, as_options
 from ..engine.plan import make_head_plan
 from ..engine.precision import Method, Precision
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError, brief
+from ..ground.errors import SpiritlevelError, brief
 from ..model.arithmetic import Arithmetic, full_precision
 from ..model.batches import Forward
 from ..model.distributed import Processes
 from ..model.model_state import check_model
 from ..model.surface import Surface
-from ..records import Progress
+from ..records.measurements import Progress
 
 
 def open_workspace(

@@ -10,13 +10,13 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-from .. import plugins
 from ..engine.data_pass import Needs
 from ..engine.options import TEXTS
 from ..engine.plan import Plan
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError, brief, suggestion
-from ..records import Cost, Measurement
+from ..ground import plugins
+from ..ground.errors import SpiritlevelError, brief, suggestion
+from ..records.measurements import Cost, Measurement
 from ..symmetries import SYMMETRIES
 from .other_names import known_here_as
 from .requirements import Requirement

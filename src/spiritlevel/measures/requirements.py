@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError, brief
+from ..ground.errors import SpiritlevelError, brief
 from ..model.losses import CrossEntropy
 
 Requirement = Callable[[Workspace, str], object]

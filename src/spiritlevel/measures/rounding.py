@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ..records import Measurement
+from ..records.measurements import Measurement
 from .asked import Applied, Asked
 from .opening import open_workspace
 from .registry import Measured

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from .arguments import check_arguments
 from .distributed import unwrapped
 

@@ -11,9 +11,15 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import SpiritlevelError
-from ..files.names import as_path
-from ..need import Test, is_number, is_whole, need, or_none
+from ..ground.errors import SpiritlevelError
+from ..ground.files.names import as_path
+from ..ground.need import (
+    Test,
+    is_number,
+    is_whole,
+    need,
+    or_none,
+)
 
 
 def check_arguments(verb: str, arguments: Mapping[str, Any]) -> None:

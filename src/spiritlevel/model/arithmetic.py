@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ..errors import SpiritlevelError, brief
+from ..ground.errors import SpiritlevelError, brief
 from .exclusive import process_state
 
 Arithmetic = Literal["full", "tf32", "bf16"]

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 
 
 def nodes(*outputs: Tensor) -> Iterator[Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from .samples import holds_samples, in_batches
 
 # (model, batch) -> (outputs, targets) or (outputs, targets, mask)

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from .arguments import check_arguments
 from .arithmetic import full_precision
 from .bit_hashes import hash_tensor

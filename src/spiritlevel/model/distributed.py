@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import NotApplicable, SpiritlevelError
-from ..records import Cost
+from ..ground.errors import NotApplicable, SpiritlevelError
+from ..records.measurements import Cost
 
 SHORT = 1000  # bytes of a message that is sent in one round
 HEADER = 8  # bytes before it, which say how long it is

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 
 OFF: dict[str, Any] = {"max_norm": None, "scale_grad_by_freq": False, "sparse": False}
 # By how much a row may be longer than max_norm, in units of eps: torch shortens rows to round-off.

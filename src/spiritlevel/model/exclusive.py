@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 
 Address = tuple[str, int]
 

@@ -28,9 +28,14 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from . import batches as _batches
-from .bit_hashes import hash_rows, hash_tensor, plain, scramble
+from .bit_hashes import (
+    hash_rows,
+    hash_tensor,
+    plain,
+    scramble,
+)
 
 FIRST_SAMPLES = 64  # of a batch in which a pass ended early
 MOST_FIRST_SAMPLES = 4096

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 
 NO_FLOAT64 = frozenset({"mps"})  # kinds of devices
 

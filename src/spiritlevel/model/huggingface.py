@@ -14,9 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError, is_out_of_memory
-from .batches import Forward, default_forward, scores, split_targets
-from .losses import AnyLoss, CrossEntropy, Loss, resolve
+from ..ground.errors import SpiritlevelError, is_out_of_memory
+from .batches import (
+    Forward,
+    default_forward,
+    scores,
+    split_targets,
+)
+from .losses import (
+    AnyLoss,
+    CrossEntropy,
+    Loss,
+    resolve,
+)
 
 APART = 0.01  # relative difference above which two losses are not the same
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from .embedding_flags import plain_embeddings
 from .exclusive import process_state
 

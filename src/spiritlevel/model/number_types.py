@@ -10,10 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import NotApplicable, SpiritlevelError, is_out_of_memory
-from ..records import Cost
+from ..ground.errors import NotApplicable, SpiritlevelError, is_out_of_memory
+from ..records.measurements import Cost
 from . import model_state
-from .arithmetic import Arithmetic, calling, check_arithmetic, computing_fast
+from .arithmetic import (
+    Arithmetic,
+    calling,
+    check_arithmetic,
+    computing_fast,
+)
 from .widening import HALF, PrecisionWatch, widened
 
 

@@ -29,10 +29,20 @@ from .layers.grouped import (
     TransposedGroupedRule,
     TransposedLeftRule,
 )
-from .layers.patches import ConvRule, ConvTransposeRule, LinearRule, TransposedLinearRule
+from .layers.patches import (
+    ConvRule,
+    ConvTransposeRule,
+    LinearRule,
+    TransposedLinearRule,
+)
 from .linearity import BATCH_NORMS, operation_of
 from .node_results import learn_results, result_of
-from .operands import VIEWS, Operand, follow, signed
+from .operands import (
+    VIEWS,
+    Operand,
+    follow,
+    signed,
+)
 
 
 @dataclasses.dataclass(frozen=True)

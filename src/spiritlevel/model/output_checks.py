@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import NotFinite, SpiritlevelError
+from ..ground.errors import NotFinite, SpiritlevelError
 from . import batches as _batches
 from .batches import BatchLocation
 

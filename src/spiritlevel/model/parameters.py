@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ..errors import SpiritlevelError, suggestion
+from ..ground.errors import SpiritlevelError, suggestion
 from .model_state import ROOT
 
 MOST_NAMED = 12  # layers in an error: large networks have hundreds

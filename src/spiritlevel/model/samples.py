@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 
 TOGETHER = 64  # samples in a batch
 PADDED = (

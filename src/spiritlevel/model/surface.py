@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
-from ..records import Cost, Progress
+from ..ground.errors import SpiritlevelError
+from ..records.measurements import Cost, Progress
 from . import batches as _batches
 from . import huggingface, model_state
 from .arithmetic import Arithmetic
@@ -30,7 +30,13 @@ from .layer_hooks import recording_calls, returning_zeros
 from .losses import AnyLoss, as_mask
 from .named_layers import NamedLayers
 from .number_types import NumberTypes
-from .output_checks import DeferredFlag, any_bad, check_rows, check_targets, refuse_nonfinite
+from .output_checks import (
+    DeferredFlag,
+    any_bad,
+    check_rows,
+    check_targets,
+    refuse_nonfinite,
+)
 from .parameters import frozen_text, select_parameters
 from .substitution import substituted
 from .weight_matrices import WeightMatrix, find_matrices

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from .bit_hashes import hash_equals
 from .distributed import Processes, unwrapped
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import is_out_of_memory
+from ..ground.errors import is_out_of_memory
 from .operation_watch import OperationWatch
 
 HALF = (torch.float16, torch.bfloat16)

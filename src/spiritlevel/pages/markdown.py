@@ -6,8 +6,17 @@ import html
 import re
 from collections.abc import Sequence
 
-from ..plain_text import visible
-from .content import Cell, Chart, Figure, Panels, Part, Table, Text, plain
+from ..ground.plain_text import visible
+from .content import (
+    Cell,
+    Chart,
+    Figure,
+    Panels,
+    Part,
+    Table,
+    Text,
+    plain,
+)
 
 
 def render(parts: Sequence[Part | Panels]) -> list[str]:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..errors import SpiritlevelError, brief
-from .moves import ROOT, Group, Move, Role, Site
+from ..ground.errors import SpiritlevelError, brief
+from .moves import (
+    ROOT,
+    Group,
+    Move,
+    Role,
+    Site,
+)
 
 
 def temperature_move(model: nn.Module, head: str) -> Move:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..errors import is_out_of_memory
+from ..ground.errors import is_out_of_memory
 from .tracing import Run
 
 # Sums of a few thousand terms in another order differ by less than this many last digits;

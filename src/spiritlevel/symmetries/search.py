@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from ..records import Progress
+from ..records.measurements import Progress
 from .confidence import temperature_move
 from .homogeneity import weight_scale_move
 from .moves import Group, Move

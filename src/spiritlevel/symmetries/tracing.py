@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ..errors import SpiritlevelError, is_out_of_memory
+from ..ground.errors import SpiritlevelError, is_out_of_memory
 from .graph import Reach, reach_of
 from .ports import Port
 

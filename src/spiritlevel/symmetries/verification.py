@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError
 from .homogeneity import power_of
 from .moves import UP, Group, Move
 from .precision import deviation, multiple

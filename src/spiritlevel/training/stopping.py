@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError, brief
+from ..ground.errors import SpiritlevelError, brief
 from ..math.student import t_quantile
 from ..model.distributed import unwrapped
 

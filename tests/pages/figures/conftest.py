@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from spiritlevel.study.population import Population
-from spiritlevel.study.statistics import summary
+from spiritlevel_lab.population.population import Population
+from spiritlevel_lab.statistics import summary
 
 MEASURES = ["relative.kappa", "norms.weight", "curvature.trace", "bound.generalization"]
 OPTIMIZERS, RATES, SEEDS = ("sgd", "adam", "adamw"), (0.1, 0.01), range(5)

@@ -6,9 +6,9 @@ import math
 import pytest
 
 import spiritlevel as sl
+from spiritlevel.inputs.data import digits
+from spiritlevel.inputs.models import build
 from spiritlevel.pages import figures as plots
-from spiritlevel.study.data import digits
-from spiritlevel.study.models import build
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from spiritlevel.pages import figures
-from spiritlevel.pages.figures import boxplots, scatter
 from spiritlevel.pages.figures.style import MOST_MARKS
-from spiritlevel.study.population import Population
+from spiritlevel_lab.pages.figures import boxplots, scatter
+from spiritlevel_lab.population.population import Population
 
 
 def population(number: int) -> Population:

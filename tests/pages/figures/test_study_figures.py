@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 import spiritlevel as sl
+from population.tiny_study import tiny
 from spiritlevel.cli.app import app
 from spiritlevel.pages import figures as plots
-from spiritlevel.pages.figures import studies
-from spiritlevel.study import Store, run
-from spiritlevel.study.population import Population
-from study.tiny_study import tiny
+from spiritlevel_lab import Store, run
+from spiritlevel_lab.pages.figures import studies
+from spiritlevel_lab.population.population import Population
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
 

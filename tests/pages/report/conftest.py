@@ -12,9 +12,16 @@ import pytest
 import torch
 
 import chromium
-from spiritlevel.analysis.spectra import Eigenvalues, Spectrum
 from spiritlevel.engine.weight_space.density import SpectralDensity
-from spiritlevel.results import Audit, Comparison, Cost, Measurement, Report, Status
+from spiritlevel.results import (
+    Audit,
+    Comparison,
+    Cost,
+    Measurement,
+    Report,
+    Status,
+)
+from spiritlevel.verbs.spectra import Eigenvalues, Spectrum
 
 LOCAL = ("data:", "blob:", "about:")
 SETTINGS = {

@@ -2,9 +2,9 @@
 
 import pytest
 
-from spiritlevel.analysis.spectra import Spectrum
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.pages import report
+from spiritlevel.verbs.spectra import Spectrum
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 

@@ -8,7 +8,7 @@ import pytest
 import spiritlevel as sl
 from command_line import run
 from spiritlevel import Report
-from spiritlevel.errors import SpiritlevelError
+from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.pages import report
 from spiritlevel.pages.report import numbers
 from spiritlevel.pages.report.subject import certainty

@@ -12,10 +12,23 @@ import sys
 
 import pytest
 
-from spiritlevel import api
-from spiritlevel.errors import MissingExtra, SpiritlevelError
-from spiritlevel.pages.content import Cards, Chart, Column, Page, Section, Table, Text
-from spiritlevel.pages.report import formula, markup, page, scripts
+from spiritlevel.ground.errors import MissingExtra, SpiritlevelError
+from spiritlevel.pages.content import (
+    Cards,
+    Chart,
+    Column,
+    Page,
+    Section,
+    Table,
+    Text,
+)
+from spiritlevel.pages.report import (
+    formula,
+    markup,
+    page,
+    scripts,
+)
+from spiritlevel.verbs import measuring as api
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 

@@ -10,10 +10,10 @@ from spiritlevel import SpiritlevelError
 from spiritlevel.cli.app import app
 from spiritlevel.pages.content import Cards
 from spiritlevel.pages.report import render
-from spiritlevel.pages.report.study import _measured_with, page_of
-from spiritlevel.study import Study
-from spiritlevel.study.population import Population
-from spiritlevel.study.population_statistics import statistics
+from spiritlevel_lab import Study
+from spiritlevel_lab.pages.report.study import _measured_with, page_of
+from spiritlevel_lab.population.population import Population
+from spiritlevel_lab.population.population_statistics import statistics
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -6,16 +6,23 @@ import pytest
 import scipy.stats
 
 from pages.planted_stores import column, parts, planted, records
-from spiritlevel.pages.content import Figure, IntervalEstimate, Page, Series, Table, Text
+from spiritlevel.pages.content import (
+    Figure,
+    IntervalEstimate,
+    Page,
+    Series,
+    Table,
+    Text,
+)
 from spiritlevel.pages.report import render
-from spiritlevel.pages.report.study import page_of
-from spiritlevel.papers import registry
-from spiritlevel.papers.experiment import Outcome, titled
-from spiritlevel.papers.judging.findings import Finding
-from spiritlevel.papers.judging.judgement import judge
-from spiritlevel.papers.publishing.study_section import claim_section
-from spiritlevel.study import control
-from spiritlevel.study.population import Population
+from spiritlevel_lab.claims.findings import Finding
+from spiritlevel_lab.claims.judgement import judge
+from spiritlevel_lab.pages.report.study import page_of
+from spiritlevel_lab.papers import registry
+from spiritlevel_lab.papers.experiment import Outcome, titled
+from spiritlevel_lab.papers.publishing.study_section import claim_section
+from spiritlevel_lab.population import control
+from spiritlevel_lab.population.population import Population
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 

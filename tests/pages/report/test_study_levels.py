@@ -11,9 +11,9 @@ import scipy.stats
 from pages.planted_stores import measure_names, parts, planted, records
 from spiritlevel.pages.content import Chart
 from spiritlevel.pages.report import render
-from spiritlevel.pages.report.study import page_of
-from spiritlevel.study.population import Population
-from spiritlevel.study.population_statistics import statistics
+from spiritlevel_lab.pages.report.study import page_of
+from spiritlevel_lab.population.population import Population
+from spiritlevel_lab.population.population_statistics import statistics
 
 KAPPA = "relative.kappa"
 GRID = {"optimizer": ["sgd", "adam"], "lr": [0.1, 0.01, 0.001]}

@@ -4,7 +4,7 @@ import pytest
 
 from pages.planted_stores import big
 from spiritlevel.pages.report import render
-from spiritlevel.pages.report.study import page_of
+from spiritlevel_lab.pages.report.study import page_of
 
 
 @pytest.fixture(scope="module")

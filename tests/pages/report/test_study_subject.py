@@ -7,9 +7,10 @@ import inspect
 import pytest
 
 from pages.planted_stores import planted
-from spiritlevel.pages.report.study import page_of
-from spiritlevel.pages.report.study_subject import subject
-from spiritlevel.study import Study, control, registry
+from spiritlevel_lab import Study
+from spiritlevel_lab.pages.report.study import page_of
+from spiritlevel_lab.pages.report.study_subject import subject
+from spiritlevel_lab.population import control, registry
 
 READS = {  # what makes a model or data of the settings
     "model": {"build_model", "NetworkRun"},

@@ -8,8 +8,8 @@ import scipy.stats
 
 from pages.planted_stores import column, parts, planted, unfinished
 from spiritlevel.pages.report import render
-from spiritlevel.pages.report.study import page_of
-from spiritlevel.study.population import Population
+from spiritlevel_lab.pages.report.study import page_of
+from spiritlevel_lab.population.population import Population
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 

@@ -23,7 +23,12 @@ from ...math.curvature import SignedColumn, scaled_to_one
 from ...math.signs import random_signs
 from ...model.arithmetic import full_precision
 from ...model.linearity import bends
-from ..recorded_runs import Places, RecordedRun, RecordedRuns, edges_of
+from ..recorded_runs import (
+    Places,
+    RecordedRun,
+    RecordedRuns,
+    edges_of,
+)
 from ..sweep.probed_rows import SampleNumbers
 from .families import AbstractFamily, Slopes
 from .tally import Directional, Tally

@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...errors import NotApplicable
+from ...ground.errors import NotApplicable
 from ...math.signs import random_signs
 from ...model.arithmetic import full_precision
 from ...model.layers import Layout
 from ...model.model_state import twice_differentiable
-from ...records import Cost
-from ..recorded_runs import Places, RecordedRun, RecordedRuns, edges_of
+from ...records.measurements import Cost
+from ..recorded_runs import (
+    Places,
+    RecordedRun,
+    RecordedRuns,
+    edges_of,
+)
 from ..sweep.listeners import at_least_float
 from ..sweep.probed_rows import SampleNumbers
 from .column_pass import spans

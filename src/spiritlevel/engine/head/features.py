@@ -8,10 +8,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...errors import NotApplicable, SpiritlevelError, is_out_of_memory
+from ...ground.errors import NotApplicable, SpiritlevelError, is_out_of_memory
 from ...model.arithmetic import full_precision
 from ...model.losses import CrossEntropy, Loss
-from ...records import Cost
+from ...records.measurements import Cost
 from ..workspace import STREAM_FROM, Workspace
 from .head_layer import Head, head_input
 

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from ...math.positions import Positions
 from ...model.autograd_graph import parameter_uses
 from ...model.layer_hooks import LayerUse

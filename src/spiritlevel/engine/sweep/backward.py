@@ -40,7 +40,12 @@ from ...model.layers import (
 from ...model.linearity import InPlaceWatch, bends
 from ...model.surface import Surface
 from ..plan import Plan
-from ..routes import Route, Routing, find_routing, hidden_parameters
+from ..routes import (
+    Route,
+    Routing,
+    find_routing,
+    hidden_parameters,
+)
 from ..rule_check import RuleCheck, check_rules
 from ..second_look import NEIGHBOURS, WITNESSES, Witness
 from ..uses import complete_uses

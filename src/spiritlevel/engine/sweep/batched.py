@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from ...errors import is_out_of_memory
+from ...ground.errors import is_out_of_memory
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 
 DEVICES = ("cuda",)  # where starting an operation may take longer than the operation
 MOST_BYTES = 256 << 20  # of gradients at all layers; more keep a GPU busy one column at a time

@@ -28,7 +28,7 @@ from ...model.layers import AbstractMatrixRule
 from ...model.layers.embedding import EmbeddingRule
 from ...model.layers.patches import ConvRule
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 from .sums import RowKind
 
 POWERS: dict[RowKind, int] = {"kappa_std": 1, "kappa_var": 2}  # of the deviation, by kind of κ

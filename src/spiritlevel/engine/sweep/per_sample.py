@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import is_out_of_memory
+from ...ground.errors import is_out_of_memory
 from ...model import batches as _batches
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 
 # Data-dependent control flow, in-place writes, operators without a vmap rule.
 _NOT_VECTORIZED = (RuntimeError, ValueError, TypeError, NotImplementedError)

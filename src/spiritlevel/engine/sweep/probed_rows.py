@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...model.batches import BatchLocation
-from ...records import Cost
+from ...records.measurements import Cost
 from ..estimate import Estimate, cautious_count
 from ..workspace import EXACT_COLUMNS, MIN_SPREADS, Workspace
 from .sums import Factors, RowSums, pooled_estimate

@@ -27,7 +27,7 @@ from torch.func import grad
 from ...model.batches import BatchLocation
 from ...model.convolutions import UsualConvolutions
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 from . import trust
 from .derivatives import central_difference, forward_derivative, plain_gradient
 from .parameter_space import ParameterSpace

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, brief
-from ...reading import Misread, read_as
+from ...ground.errors import SpiritlevelError, brief
+from ...records.reading import Misread, read_as
 from .lanczos import ROUNDOFF
 from .long_rows import columns
 

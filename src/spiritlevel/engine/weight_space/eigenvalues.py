@@ -12,7 +12,12 @@ from ...math.normals import random_normals
 from .chunk_products import Operator
 from .density import Quadrature, SpectralDensity
 from .lanczos import Eigenpairs, Lanczos, Which
-from .lanczos_room import Group, check_room, groups_of, vector_dtype
+from .lanczos_room import (
+    Group,
+    check_room,
+    groups_of,
+    vector_dtype,
+)
 from .lockstep import solve
 from .parameter_space import ParameterSpace
 from .products import Products, Request

@@ -10,9 +10,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from .lockstep import solve
-from .long_rows import columns, combine, inner, norm
+from .long_rows import (
+    columns,
+    combine,
+    inner,
+    norm,
+)
 
 Which = Literal["largest", "smallest", "both"]
 

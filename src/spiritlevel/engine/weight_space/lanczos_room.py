@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from .parameter_space import ParameterSpace
 from .vector_memory import LEAST, VectorMemory, bytes_of_product
 

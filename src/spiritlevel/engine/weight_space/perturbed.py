@@ -10,13 +10,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
 from ...model.losses import CrossEntropy
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 from .parameter_space import ParameterSpace
 
 Weights = dict[str, Tensor]  # by parameter name; those left out stay as they are

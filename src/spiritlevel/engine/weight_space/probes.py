@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...records import Cost
+from ...records.measurements import Cost
 from ..estimate import Estimate, cautious_count, estimate_from_repetitions
 from ..moments import Moments
 from ..sweep.sums import Factors

@@ -25,7 +25,7 @@ from torch import Tensor
 from ...model import batches as _batches
 from ...model.batches import BatchLocation
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 from . import trust
 from .chunk_products import ProductMethod, make_products, product_of_hessian
 from .parameter_space import ParameterSpace

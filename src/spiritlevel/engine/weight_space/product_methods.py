@@ -8,13 +8,13 @@ from typing import Any, get_args
 
 import torch
 
-from ...errors import SpiritlevelError, is_out_of_memory
+from ...ground.errors import SpiritlevelError, is_out_of_memory
 from ...model.arithmetic import full_precision
 from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 from . import trust
 from .chunk_products import ProductMethod, make_products
 from .groups import groups, only

@@ -10,16 +10,21 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, brief, is_out_of_memory
+from ...ground.errors import SpiritlevelError, brief, is_out_of_memory
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 from ..sample_memory import graphs_fit
 from . import trust
-from .chunk_products import Operator, ProductMethod, RowProducts, make_products
+from .chunk_products import (
+    Operator,
+    ProductMethod,
+    RowProducts,
+    make_products,
+)
 from .groups import groups
 from .parameter_space import ParameterSpace
 from .product_methods import PROBE_SAMPLES, choose_method

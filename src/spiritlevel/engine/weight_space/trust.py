@@ -27,12 +27,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError, is_out_of_memory
+from ...ground.errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
 from ...model.batches import BatchLocation
 from ...model.distributed import in_group
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 from .groups import groups, only
 
 SAMPLES = 3  # two may cancel: the same input with opposite targets

@@ -9,7 +9,7 @@ from ...engine.activity import Activity, ActivityKind
 from ...engine.data_pass import Needs, PassResult
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
-from ...records import Cost, Measurement
+from ...records.measurements import Cost, Measurement
 from ..registry import EVERY, Measured, measure
 from .requirements import layer_inputs, rectifier
 

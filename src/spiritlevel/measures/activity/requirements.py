@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 
 
 def rectifier(workspace: Workspace, name: str) -> None:

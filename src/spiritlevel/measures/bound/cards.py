@@ -24,7 +24,7 @@ from ...engine.estimate import Estimate, cautious_count
 from ...engine.head.features import HeadFeatures, check_rows, head_features
 from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
-from ...records import Cost, Measurement, Status
+from ...records.measurements import Cost, Measurement, Status
 from ..registry import Measured, measure
 from ..requirements import head
 from .feature_density import (

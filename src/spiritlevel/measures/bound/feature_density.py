@@ -13,7 +13,7 @@ from ...engine.estimate import Estimate, estimate_of_draws
 from ...engine.head.features import HeadFeatures, head_features
 from ...engine.weight_space.probes import GROWTH, next_count
 from ...engine.workspace import Workspace
-from ...errors import NotApplicable
+from ...ground.errors import NotApplicable
 from ...math import kde
 
 PILOT = 8  # draws before the first look

@@ -7,7 +7,7 @@ from ...engine.row_estimate import RowEstimate
 from ...engine.row_estimator import estimate_rows
 from ...engine.sweep_text import columns_text, probes_text
 from ...engine.workspace import Workspace
-from ...records import Measurement, Status
+from ...records.measurements import Measurement, Status
 from ..eigenvalues import of_network, room_for_network, subspace_of_network
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..registry import Measured, measure

@@ -9,7 +9,7 @@ from ...engine.estimate import Estimate
 from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import Workspace
-from ...records import Cost, Measurement, Status
+from ...records.measurements import Cost, Measurement, Status
 from ..hessian_results import ROUND_OFF
 from ..layer_weights import largest_layer, layer_weights
 from ..registry import Measured, measure

@@ -21,14 +21,14 @@ from torch import Tensor
 from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...math.normals import random_normals
 from ...math.positions import Positions
 from ...math.sample_lanczos import LargestEigenvalues, largest_eigenvalues
 from ...model.autograd_graph import deepest, lacks_second_derivative
 from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
-from ...records import Cost
+from ...records.measurements import Cost
 from .paths import Paths, Seen
 
 GRAM_OUTPUTS = 32  # up to here M is formed; its eigenvalues are then exact

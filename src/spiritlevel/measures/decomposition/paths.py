@@ -21,7 +21,7 @@ from ...engine.sweep.probed_rows import ProbedRows, SampleNumbers
 from ...engine.sweep.sums import RowSums
 from ...engine.uses import name_uses
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...math.curvature import SoftmaxCurvature, scaled_to_one
 from ...math.positions import OutputCurvature, PositionCurvature, Positions
 from ...math.signs import random_signs

@@ -11,10 +11,10 @@ from ...engine.data_pass import Needs, PassResult
 from ...engine.head.rows import RowBlock
 from ...engine.weight_space.lanczos import Eigenpairs, eigenpairs
 from ...engine.workspace import Workspace
-from ...errors import NotApplicable
+from ...ground.errors import NotApplicable
 from ...math.head import head_trace_squared_pairs
 from ...math.normals import random_normals
-from ...records import Cost, Measurement
+from ...records.measurements import Cost, Measurement
 from ..hessian_results import eigenvalue_measurement
 from ..registry import Measured, measure
 from ..requirements import head

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...engine.data_pass import Needs
 from ...engine.workspace import Workspace
-from ...records import Cost, Measurement, Status
+from ...records.measurements import Cost, Measurement, Status
 from ..registry import EVERY, Measured, measure
 from .homogeneity import check_homogeneous, homogeneous
 from .radial import Radial, radial

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
-from ...errors import NotApplicable
+from ...ground.errors import NotApplicable
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 from .radial import squared_slopes
 
 PROBE_SAMPLES = 3

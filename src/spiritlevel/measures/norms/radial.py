@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError, is_out_of_memory
+from ...ground.errors import SpiritlevelError, is_out_of_memory
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.autograd_graph import lacks_second_derivative
@@ -30,7 +30,7 @@ from ...model.batches import BatchLocation
 from ...model.losses import CrossEntropy, Loss
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
-from ...records import Cost
+from ...records.measurements import Cost
 
 DerivativeMethod = Literal["forward", "reverse", "difference"]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from ...model.batches import BatchLocation
 from ...model.distributed import unwrapped
 from ...model.losses import CrossEntropy

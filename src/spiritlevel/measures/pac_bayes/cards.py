@@ -9,7 +9,7 @@ from ...engine.data_pass import Needs
 from ...engine.estimate import Estimate, cautious_count
 from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
-from ...records import Cost, Measurement, Status
+from ...records.measurements import Cost, Measurement, Status
 from ..registry import ALL_BUT_MIXING, Measured, measure
 from .requirements import target
 from .sigma_search import FEW, Crossing, SigmaSearch

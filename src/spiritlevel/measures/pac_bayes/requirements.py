@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from ...model.losses import CrossEntropy
 
 

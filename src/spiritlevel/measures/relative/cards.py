@@ -10,7 +10,7 @@ from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.sums import RowKind
 from ...engine.workspace import Workspace
 from ...model.weight_matrices import WeightMatrix
-from ...records import Measurement
+from ...records.measurements import Measurement
 from ..hessian_results import hessian_measurement
 from ..layer_weights import largest_layer, layer_weights, measured_weights
 from ..registry import ALL_BUT_MIXING, Measured, measure

@@ -7,7 +7,7 @@ import dataclasses
 from ...engine.data_pass import Needs
 from ...engine.row_estimator import estimate_rows
 from ...engine.workspace import Workspace
-from ...records import Measurement, Status
+from ...records.measurements import Measurement, Status
 from ..eigenvalues import of_weights, room_for_weights
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..layer_weights import largest_layer, measured_weights

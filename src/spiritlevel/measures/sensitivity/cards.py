@@ -9,12 +9,18 @@ from ...engine.estimate import Estimate
 from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.probed_rows import ProbedRows
 from ...engine.workspace import Workspace
-from ...records import Cost, Measurement, Status
+from ...records.measurements import Cost, Measurement, Status
 from ..eigenvalues import of_weights
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..layer_weights import layer_weights
 from ..registry import EVERY, Measured, measure
-from .jacobian import ALL, OUTSIDE, check_input, check_region, input_jacobian
+from .jacobian import (
+    ALL,
+    OUTSIDE,
+    check_input,
+    check_region,
+    input_jacobian,
+)
 from .robustness import feature_layer, robustness, turned_layer
 
 MANIPULATED = "Sharpness can be manipulated and misleading for generalization, Table 3"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...engine.sweep.probed_rows import ProbedRows, SampleNumbers
 from ...engine.sweep.sums import RowSums
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from ...math.signs import random_signs
 from ...model.batches import BatchLocation
 from ...model.exclusive import of_this_thread

@@ -21,16 +21,22 @@ from torch import Tensor
 
 from ...engine.estimate import Estimate, cautious_count, estimate_of_draws
 from ...engine.head.head_layer import Head, head_input
-from ...engine.weight_space.probes import GROWTH, PILOT, ROUND_OFF, VECTOR_BYTES, next_count
+from ...engine.weight_space.probes import (
+    GROWTH,
+    PILOT,
+    ROUND_OFF,
+    VECTOR_BYTES,
+    next_count,
+)
 from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...math.orthogonal import haar_rows, unique_qr
 from ...math.positions import OutputCurvature, PositionCurvature, row_curvature
 from ...math.radial import Radius
 from ...model.arithmetic import full_precision
 from ...model.layers.patches import PatchRule
 from ...model.losses import MeanSquaredError
-from ...records import Cost
+from ...records.measurements import Cost
 
 
 def feature_layer(workspace: Workspace, measure: str) -> str:

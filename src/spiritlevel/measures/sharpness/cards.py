@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...engine.data_pass import Needs
 from ...engine.workspace import Workspace
-from ...records import Cost, Measurement, Status
+from ...records.measurements import Cost, Measurement, Status
 from ..registry import ALL_BUT_MIXING, Measured, measure
 from .average_case import PASSES_A_DRAW, average_rise, passes_that_suffice
 from .worst_case import Ball, Worst

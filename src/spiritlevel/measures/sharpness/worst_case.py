@@ -14,10 +14,15 @@ import torch
 from torch import Tensor
 
 from ...engine.weight_space.noise import normal_numbers
-from ...engine.weight_space.perturbed import LossAndGradient, Part, Weights, flatten_weights
+from ...engine.weight_space.perturbed import (
+    LossAndGradient,
+    Part,
+    Weights,
+    flatten_weights,
+)
 from ...engine.weight_space.probes import VECTOR_BYTES
 from ...engine.workspace import Workspace
-from ...errors import NotFinite
+from ...ground.errors import NotFinite
 from .ascent import Peak, Point, ascend
 
 LEAST_MEMORY = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...engine.data_pass import Needs
 from ...engine.workspace import Workspace
-from ...records import Measurement
+from ...records.measurements import Measurement
 from ..registry import EVERY, Measured, measure
 from ..requirements import softmax
 

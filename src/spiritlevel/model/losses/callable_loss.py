@@ -10,12 +10,17 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...math.curvature import DenseCurvature
 from ...math.positions import Positions
 from .derivative_check import check_derivatives
 from .loss_call import LossCall
-from .mean_check import call_part, check_mean, check_one_target_per_sample, check_samples
+from .mean_check import (
+    call_part,
+    check_mean,
+    check_one_target_per_sample,
+    check_samples,
+)
 from .weightings import Weighting, by_element, by_sample
 
 LossFunction = Callable[[Tensor, Tensor], Any]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...math.positions import Positions
 from ..host import counting_type
 from .protocol import as_mask

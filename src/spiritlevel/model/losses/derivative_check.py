@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 
 MOST_SAMPLES = 16  # a wrong rule is wrong for all samples
 MIN_SHARE = 0.05  # chance, or a kink that was missed, concerns single elements

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
 from ..host import counting_type
 from .protocol import as_mask

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
 from .elements import (
     check_constant,

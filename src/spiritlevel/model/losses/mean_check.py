@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
 # Sums in another order differ by less, even over a million samples.

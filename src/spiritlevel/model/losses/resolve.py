@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from .callable_loss import CallableLoss
 from .cross_entropy import CrossEntropy
 from .elementwise import BinaryCrossEntropy, MeanSquaredError

@@ -8,7 +8,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
 from .elements import (
     check_constant,

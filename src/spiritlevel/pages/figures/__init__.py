@@ -4,21 +4,22 @@ Every function draws into the axes it is given, or into a figure of its own, and
 Colours are those of Okabe and Ito, which colour-blind readers tell apart; shapes differ as well.
 """
 
+from spiritlevel_lab.pages.figures.boxplots import boxes
+from spiritlevel_lab.pages.figures.dynamics import training
+from spiritlevel_lab.pages.figures.forest import correlations
+from spiritlevel_lab.pages.figures.heatmap import agreement
+from spiritlevel_lab.pages.figures.profiles import layer_profile
+from spiritlevel_lab.pages.figures.scatter import bound, measure_against
+from spiritlevel_lab.pages.figures.studies import StudyFigures, study_figures
+
 from .audits import audit_matrix
-from .boxplots import boxes
-from .dynamics import training
-from .forest import correlations
-from .heatmap import agreement
 from .labels import label_ends, label_points, spread
 from .landscapes import landscape
 from .learning_rates import learning_rate
-from .profiles import layer_profile
 from .pruning import pruning
 from .quantization import quantization
 from .reports import against, layers, moves
-from .scatter import bound, measure_against
 from .spectra import density
-from .studies import StudyFigures, study_figures
 from .style import (
     COLOURS,
     COLUMN,

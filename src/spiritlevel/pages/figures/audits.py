@@ -5,10 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ...analysis.audit import Audit, cell
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...symmetries import CONFIDENCE_ONLY
-from .style import COLUMN, GREY, PAGE, PRINT_FONT, new_axes, shown, title
+from ...verbs.audit import Audit, cell
+from .style import (
+    COLUMN,
+    GREY,
+    PAGE,
+    PRINT_FONT,
+    new_axes,
+    shown,
+    title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...training.rates.watch import CRITICAL, SHARPNESS, THRESHOLD
-from .style import COLOURS, FONT, GREY, log_if_positive, new_axes, tidy
+from .style import (
+    COLOURS,
+    FONT,
+    GREY,
+    log_if_positive,
+    new_axes,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

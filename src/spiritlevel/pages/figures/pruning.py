@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...results import Pruning
-from .style import COLOURS, FONT, MARKERS, new_figure, shown, tidy
+from .style import (
+    COLOURS,
+    FONT,
+    MARKERS,
+    new_figure,
+    shown,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

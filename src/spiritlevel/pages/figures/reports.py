@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...results import Report
 from .style import (
     FONT,

@@ -8,9 +8,20 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ..content import Figure, Panels, Series, fitted_line
+from ..content import (
+    Figure,
+    Panels,
+    Series,
+    fitted_line,
+)
 from .contours import draw_contours
-from .style import FONT, log_scale, new_figure, save, style
+from .style import (
+    FONT,
+    log_scale,
+    new_figure,
+    save,
+    style,
+)
 
 WHOLE, PANEL = (6.0, 3.6), (3.1, 2.5)  # inches, of a figure alone in its row and beside others
 FEW, ROW = 3, 0.18  # lines of a legend that a figure has room for, and inches of each further one

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import SpiritlevelError, brief, require
-from ...plain_text import visible
+from ...ground.errors import SpiritlevelError, brief, require
+from ...ground.plain_text import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,17 +15,23 @@ import dataclasses
 import os
 from typing import Any
 
-from ...analysis.audit import Audit
-from ...analysis.comparison import Comparison
-from ...analysis.spectra import Eigenvalues, Spectrum
+from spiritlevel_lab.population.storage.store import Store
+
 from ...engine.weight_space.density import SpectralDensity
-from ...errors import SpiritlevelError
-from ...files import write_atomically
-from ...notebooks import register_page_writer
+from ...ground.errors import SpiritlevelError
+from ...ground.files import write_atomically
+from ...records.notebooks import register_page_writer
 from ...results import Progress, Report
-from ...study.storage.store import Store
+from ...verbs.audit import Audit
+from ...verbs.comparison import Comparison
+from ...verbs.spectra import Eigenvalues, Spectrum
 from ..content import Page as Page
-from . import audit, comparison, measurement, spectrum
+from . import (
+    audit,
+    comparison,
+    measurement,
+    spectrum,
+)
 from .page import render as render
 from .reading import read as read
 
@@ -84,7 +90,9 @@ def page_of(
     if isinstance(result, Spectrum):
         return spectrum.page_of(result, title=title)
     if isinstance(result, Store):
-        from . import study  # needs the packages of the study extra, which others do not
+        from spiritlevel_lab.pages.report import (
+            study,  # needs the packages of the study extra, which others do not
+        )
 
         page = study.page_of(result, target=target, progress=progress)
         return dataclasses.replace(page, title=title) if title else page

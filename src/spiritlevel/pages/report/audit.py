@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.audit import WORDS, Audit, Verdict, cell
 from ...measures.confounders import MEASURED_ALONG
 from ...symmetries import CONFIDENCE_ONLY
-from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
+from ...verbs.audit import (
+    WORDS,
+    Audit,
+    Verdict,
+    cell,
+)
+from ..content import (
+    Cards,
+    Cell,
+    Chart,
+    Column,
+    Page,
+    Part,
+    Section,
+    Table,
+    Text,
+)
 from . import numbers, subject
 from .measurement import MEASURE, layers, whole
 

@@ -7,8 +7,13 @@ import math
 import re
 from collections.abc import Mapping
 
-from ...plain_text import visible
-from ..content import Cell, Coefficient, Table, Text
+from ...ground.plain_text import visible
+from ..content import (
+    Cell,
+    Coefficient,
+    Table,
+    Text,
+)
 
 FILTERED = 6  # rows from which on a filter helps
 TALL = 25  # rows from which on a table scrolls in its own box

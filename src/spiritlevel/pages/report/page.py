@@ -11,9 +11,18 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from ...errors import SpiritlevelError
-from ...records import __version__
-from ..content import Cards, Chart, Figure, Page, Part, Section, Table, Text
+from ...ground.errors import SpiritlevelError
+from ...records.measurements import __version__
+from ..content import (
+    Cards,
+    Chart,
+    Figure,
+    Page,
+    Part,
+    Section,
+    Table,
+    Text,
+)
 from . import cards, markup, scripts
 from .estimates import intervals_apart
 from .markup import Links, escape

@@ -7,15 +7,15 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ...analysis.audit import FORMAT as AUDIT_FORMAT
-from ...analysis.audit import Audit
-from ...analysis.comparison import FORMAT as COMPARISON_FORMAT
-from ...analysis.comparison import Comparison
-from ...analysis.spectra import SPECTRUM_FORMAT, Spectrum
-from ...errors import SpiritlevelError
-from ...files.names import as_path
-from ...reading import parse_json
-from ...records import REPORT_FORMAT, Report
+from ...ground.errors import SpiritlevelError
+from ...ground.files.names import as_path
+from ...records.measurements import REPORT_FORMAT, Report
+from ...records.reading import parse_json
+from ...verbs.audit import FORMAT as AUDIT_FORMAT
+from ...verbs.audit import Audit
+from ...verbs.comparison import FORMAT as COMPARISON_FORMAT
+from ...verbs.comparison import Comparison
+from ...verbs.spectra import SPECTRUM_FORMAT, Spectrum
 
 Readable = Report | Audit | Comparison | Spectrum
 

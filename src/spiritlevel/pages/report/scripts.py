@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
-from ...errors import SpiritlevelError, brief, require
+from ...ground.errors import SpiritlevelError, brief, require
 from ..content import finite
 
 

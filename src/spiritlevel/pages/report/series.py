@@ -5,10 +5,18 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from ..content import Cell, Chart, Column, Figure, Table, fitted_line
+from spiritlevel_lab.pages.report.study_words import LINE
+
+from ..content import (
+    Cell,
+    Chart,
+    Column,
+    Figure,
+    Table,
+    fitted_line,
+)
 from .estimates import value_of
 from .numbers import filled
-from .study_words import LINE
 
 
 def chart_of(figure: Figure) -> Chart:

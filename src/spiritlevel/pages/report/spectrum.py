@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...analysis.spectra import Eigenvalues, Spectrum
 from ...engine.weight_space.density import SpectralDensity
-from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
+from ...verbs.spectra import Eigenvalues, Spectrum
+from ..content import (
+    Cards,
+    Cell,
+    Chart,
+    Column,
+    Page,
+    Part,
+    Section,
+    Table,
+    Text,
+)
 from . import markup, numbers, subject
 
 CARDS = ("curvature.lambda_max", "curvature.lambda_min", "curvature.trace")

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ...errors import SpiritlevelError, require
+from ...ground.errors import SpiritlevelError, require
 from .. import FlatnessMonitor, FlatnessStopping
 from ..monitor.monitor import check_settings
 from ..monitor.rows import PREFIX, Row, scalars

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from ...model.batches import TARGET_KEYS, num_samples, split_targets
 from ...model.distributed import refuse_sharded
 from ..penalties.penalty import Penalty

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError, brief, require
-from ...files.torch_files import load_torch_file
+from ...ground.errors import SpiritlevelError, brief, require
+from ...ground.files.torch_files import load_torch_file
 from ...model.batches import num_samples
 from .. import FlatnessMonitor, FlatnessStopping
 from ..monitor.monitor import check_settings

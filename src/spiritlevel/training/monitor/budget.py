@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 
 Clock = Callable[[], float]
 

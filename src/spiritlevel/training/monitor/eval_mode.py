@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from ...model.batches import map_tensors, num_samples, take
 from ...model.exclusive import claimed, process_state
 

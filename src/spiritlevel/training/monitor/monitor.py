@@ -13,16 +13,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...analysis.spectra import Eigenvalues, eigenvalues
-from ...api import cards, measure, preflight
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...measures.eigenvalues import ENDS  # these start from the vector of the row before
 from ...model.arguments import check_arguments
 from ...model.batches import num_samples
 from ...model.distributed import Processes
 from ...results import Measurement, Status
-from ..rates.watch import RATES, WARN_ABOVE, RateWatch, check_rates
-from .budget import Clock, TimeBudget, check_overhead, parse_every
+from ...verbs.measuring import cards, measure, preflight
+from ...verbs.spectra import Eigenvalues, eigenvalues
+from ..rates.watch import (
+    RATES,
+    WARN_ABOVE,
+    RateWatch,
+    check_rates,
+)
+from .budget import (
+    Clock,
+    TimeBudget,
+    check_overhead,
+    parse_every,
+)
 from .eval_mode import eval_mode, fixed_samples
 from .rows import Row, open_sinks
 from .writing import Writer

@@ -18,9 +18,9 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ...errors import SpiritlevelError, brief
-from ...files.names import as_path
-from ...plain_text import cell
+from ...ground.errors import SpiritlevelError, brief
+from ...ground.files.names import as_path
+from ...ground.plain_text import cell
 
 Row = dict[str, Any]
 PREFIX = "flatness/"  # of the names under which loggers show the values

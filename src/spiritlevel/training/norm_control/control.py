@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from .weight_matrices import weight_matrices
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)

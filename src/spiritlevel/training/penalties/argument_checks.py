@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import NotFinite, SpiritlevelError, brief
+from ...ground.errors import NotFinite, SpiritlevelError, brief
 from ...model.losses import CrossEntropy, Loss
 
 

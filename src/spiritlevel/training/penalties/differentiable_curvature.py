@@ -12,10 +12,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from ...math.curvature import SignedColumn, SoftmaxCurvature
 from ...math.positions import OutputCurvature, PositionCurvature
-from ...model.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
+from ...model.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Loss,
+    MeanSquaredError,
+)
 
 
 class GapSoftmax(SoftmaxCurvature):

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
 from ...math.positions import OutputCurvature
 from ...model.layers.layout import Layout

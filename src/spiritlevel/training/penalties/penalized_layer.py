@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from ...model.autograd_graph import parameter_uses
 from .argument_checks import check_trained
 from .forward_recorder import ForwardRecorder

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...model.arguments import check_arguments
 from ...model.batches import num_samples
 from ...model.distributed import refuse_sharded, unwrapped

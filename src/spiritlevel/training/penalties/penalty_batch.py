@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...model.batches import scores
 from ...model.huggingface import PretrainedForward
 from ...model.losses import Loss

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from ... import plugins, user_code
-from ...errors import SpiritlevelError, brief, suggestion
+from ...ground import plugins, user_code
+from ...ground.errors import SpiritlevelError, brief, suggestion
 from ...measures.other_names import known_here_as
 from .flatness_penalty import FlatnessPenalty
 from .head_penalty import HeadPenalty

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from ...model.autograd_graph import lacks_second_derivative
 from ...model.batches import num_samples, scores
 from ...model.distributed import refuse_sharded, unwrapped

@@ -16,12 +16,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...api import Loss
 from ...engine.weight_space.perturbed import OVERFLOW
 from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import measuring
-from ...records import Cost, Progress
+from ...records.measurements import Cost, Progress
+from ...verbs.measuring import Loss
 
 Outcome = Literal["found", "uphill", "no rise", "no update", "nonfinite"]
 LONGEST, SHORTEST = 2.0**20, 2.0**-20  # multiples of the update that are tried

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 
 Group = Mapping[str, Any]
 State = Mapping[str, Any]

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...analysis.preconditioned import preconditioned_eigenvalue
-from ...analysis.spectra import Eigenvalues
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 from ...model.distributed import unwrapped
-from ...records import Status
+from ...records.measurements import Status
+from ...verbs.preconditioned import preconditioned_eigenvalue
+from ...verbs.spectra import Eigenvalues
 from ..monitor.budget import Every
 from .critical import critical_step
 from .crossing import Crossing

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 
 Leftovers = Mapping[int, tuple[Tensor, int]]  # by weight: its gradient, and how often it changed
 

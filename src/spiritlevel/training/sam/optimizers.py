@@ -37,8 +37,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...errors import SpiritlevelError, brief
-from .perturbation import Block, Displacement, climb_, draw_in_ball
+from ...ground.errors import SpiritlevelError, brief
+from .perturbation import (
+    Block,
+    Displacement,
+    climb_,
+    draw_in_ball,
+)
 from .perturbed_optimizer import AbstractPerturbedOptimizer
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from ...errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError, brief
 
 RADIUS = "rho"  # the name of a group's own radius
 

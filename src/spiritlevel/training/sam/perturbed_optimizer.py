@@ -18,10 +18,21 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError
 from .accumulation import leftover_gradients, refuse_accumulated
-from .perturbation import Block, Displacement, blocks_of, displaced
-from .perturbed_checks import RADIUS, check_count, check_radius, check_whole, check_wrappable
+from .perturbation import (
+    Block,
+    Displacement,
+    blocks_of,
+    displaced,
+)
+from .perturbed_checks import (
+    RADIUS,
+    check_count,
+    check_radius,
+    check_whole,
+    check_wrappable,
+)
 from .running_statistics import untouched_statistics
 
 _COUNT = "steps_taken"  # in every parameter group, beside the radius

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ....errors import SpiritlevelError
+from ....ground.errors import SpiritlevelError
 from ....model.convolutions import SPATIAL
 from ....model.model_state import twice_differentiable
 from .convolutions import convolve

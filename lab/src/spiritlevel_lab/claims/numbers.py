@@ -1,0 +1,47 @@
+"""Means and shares over runs, with their intervals."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+
+from spiritlevel.math.student import t_quantile
+from spiritlevel.pages.content import IntervalEstimate as IntervalEstimate
+from spiritlevel.pages.content import plain as plain
+
+CONFIDENCE = 0.95
+
+
+def mean(values: Iterable[float | None]) -> IntervalEstimate:
+    """The mean over runs with Student's interval; runs without the number are not counted.
+
+    >>> print(mean([1.0, 2.0, 3.0, None]))
+    2 [-0.484, 4.48]
+    """
+    finite = [v for v in values if v is not None and math.isfinite(v)]
+    if not finite:
+        return IntervalEstimate(math.nan, math.nan, math.nan, 0)
+    middle = statistics.fmean(finite)
+    if len(finite) == 1:
+        return IntervalEstimate(middle, math.nan, math.nan, 1)
+    quantile = t_quantile(0.5 + CONFIDENCE / 2, len(finite) - 1)
+    half = quantile * statistics.stdev(finite) / math.sqrt(len(finite))
+    return IntervalEstimate(middle, middle - half, middle + half, len(finite))
+
+
+def share(flags: Iterable[bool]) -> IntervalEstimate:
+    """How many of the runs, with Wilson's interval, which stays within 0 and 1.
+
+    >>> print(share([True] * 100))
+    1 [0.963, 1]
+    """
+    given = list(flags)
+    n = len(given)
+    if n == 0:
+        return IntervalEstimate(math.nan, math.nan, math.nan, 0)
+    p = sum(given) / n
+    square = statistics.NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) ** 2
+    middle = (p + square / (2 * n)) / (1 + square / n)
+    half = math.sqrt(square * (p * (1 - p) / n + square / (4 * n * n))) / (1 + square / n)
+    return IntervalEstimate(p, max(0.0, middle - half), min(1.0, middle + half), n)

@@ -1,0 +1,181 @@
+"""A population of networks: what each measure says about the gap, and what is left of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from spiritlevel.measures import names
+from spiritlevel.measures.confounders import IN_PAPERS, factors_held_fixed
+
+from ..papers.experiment import (
+    Cell,
+    Figure,
+    Row,
+    Table,
+    titled,
+)
+from ..statistics import Correlation, pearson, spearman
+from .findings import estimate
+from .numbers import IntervalEstimate
+from .rows import column
+from .scope import both_scopes
+from .settings import (
+    levels_of,
+    over_settings,
+    partial_over_settings,
+    setting_names,
+    setting_series,
+    settings_of,
+)
+
+GAP = "gap"
+REACHED = ("train_accuracy", "test_accuracy", "error_gap", GAP)  # how far training went
+FEW = 10  # networks, below which a correlation says nothing
+CONFOUNDERS = IN_PAPERS
+
+
+def correlations(
+    rows: Sequence[Row], measures: Sequence[str], settings: Sequence[str] = ()
+) -> tuple[Table, dict[str, Correlation]]:
+    """One row per measure: Pearson, Spearman, and Spearman with the confounders held fixed.
+
+    If networks of one setting are repeated, intervals of Spearman's count settings, as do those of
+    the correlations that are returned.
+    """
+    gap = column(rows, GAP)
+    repeated = settings_of(rows, settings) is not None
+    table: list[list[Cell]] = []
+    ranks: dict[str, Correlation] = {}
+    for name in measures:
+        values = column(rows, name)
+        plain = spearman(values, gap)
+        ranks[name] = over_settings(plain, levels_of(rows, name, GAP, settings))
+        given = [key for key in CONFOUNDERS if key != name]
+        cells = (
+            pearson(values, gap),
+            plain,
+            *([ranks[name]] if repeated else []),
+            partial_over_settings(rows, name, GAP, given, settings),
+        )
+        table.append(
+            [
+                *(name, plain.n),
+                *(estimate(correlation) for correlation in cells),
+                ", ".join(factors_held_fixed(name, given)) or None,
+            ]
+        )
+    titles = (
+        *("measure", "n", "Pearson", "Spearman"),
+        *(["Spearman, interval over settings"] if repeated else []),
+        *("Spearman, confounders held fixed", "factors of the measure among them"),
+    )
+    return Table(titles, table), ranks
+
+
+def measured(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
+    """Columns of those measures that some run has, of the whole network or of its head alone."""
+    columns = both_scopes(measures)
+    return [name for name in columns if any(row.get(name) is not None for row in rows)]
+
+
+def whole_catalogue(rows: Sequence[Row], settings: Sequence[str] = ()) -> Table:
+    """The same for all measures that the runs have, the largest rank correlation first.
+
+    Those that suit few of the networks come last: their correlation may be anything.
+    """
+    table, ranks = correlations(rows, measured(rows, names()), settings)
+
+    def place(cells: Sequence[Cell]) -> tuple[bool, float]:
+        correlation = ranks[str(cells[0])]
+        return correlation.n >= FEW, _value(correlation)
+
+    return titled(
+        "Everything that was measured",
+        "The correlation of every measure with the gap, the largest first. Of measures that tell "
+        "nothing, about one in 20 has an interval that misses 0. What each of them is: spiritlevel "
+        "show NAME.",
+        Table(table.columns, sorted(table.rows, key=place, reverse=True)),
+    )
+
+
+def finite_rows(rows: Sequence[Row], measure: str) -> list[Row]:
+    """Those with a number for the measure and for the gap."""
+    return [
+        row
+        for row in rows
+        if all(row.get(k) is not None and math.isfinite(row[k]) for k in (measure, GAP))
+    ]
+
+
+def squared(correlation: Correlation) -> IntervalEstimate:
+    """R² of a line through two columns: every value that a correlation in its interval can have."""
+    low, high = sorted((correlation.low**2, correlation.high**2))
+    return IntervalEstimate(
+        correlation.value**2,
+        0.0 if correlation.low <= 0 <= correlation.high else low,
+        high,
+        correlation.n,
+    )
+
+
+def scatter(rows: Sequence[Row], measure: str, settings: Sequence[str] = ()) -> Figure:
+    """One point per network: the measure across, the gap upwards; a line for each setting."""
+    drawn = finite_rows(rows, measure)
+    x = column(drawn, measure)
+    log = bool(x) and min(x) > 0
+    series = setting_series(drawn, measure, GAP, settings)
+    return Figure(
+        *(measure, "generalization gap", series),
+        log_x=log,
+        points=True,
+        fitted=len(series) > 1,
+        names=setting_names(drawn, settings),
+    )
+
+
+def strongest(ranks: dict[str, Correlation]) -> str:
+    """The measure with the largest rank correlation; one that is undefined never is."""
+    return max(ranks, key=lambda name: _value(ranks[name]))
+
+
+def why(
+    rows: Sequence[Row],
+    measure: str,
+    name: str = "relative flatness",
+    settings: Sequence[str] = (),
+) -> str:
+    """What stands between a measure and the gap: settings, and confounders that go with both."""
+    values, gap = column(rows, measure), column(rows, GAP)
+    confounders = {key: column(rows, key) for key in CONFOUNDERS if key != measure}
+    said = [
+        f"the {CONFOUNDERS[key]} has a rank correlation of {spearman(each, values)} with {name} "
+        f"and of {spearman(each, gap)} with the gap"
+        for key, each in confounders.items()
+    ]
+    left = partial_over_settings(rows, measure, GAP, list(confounders), settings)
+    return (
+        f"Over {left.n} networks {' and '.join(said)}. With them held fixed, {name} and the gap "
+        f"have a rank correlation of {left}.{_part_of_it(measure, list(confounders))}"
+        f"{on_three_levels(rows, measure, settings)}"
+    )
+
+
+def on_three_levels(rows: Sequence[Row], measure: str, settings: Sequence[str]) -> str:
+    """Within and between settings, as a sentence after others; "" where none is repeated."""
+    found = levels_of(rows, measure, GAP, settings)
+    return f" {found.sentence}" if found is not None and found.sentence else ""
+
+
+def _part_of_it(measure: str, given: Sequence[str]) -> str:
+    held = factors_held_fixed(measure, given)
+    if not held:
+        return ""
+    return (
+        f" But {' and '.join(CONFOUNDERS[key] for key in held)} is a factor of {measure} itself: "
+        "this correlation is that of the rest of the measure, not of the whole."
+    )
+
+
+def _value(correlation: Correlation) -> float:
+    return -2.0 if math.isnan(correlation.value) else correlation.value

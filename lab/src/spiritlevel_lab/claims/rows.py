@@ -1,0 +1,59 @@
+"""Rows of runs, taken apart by what was varied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spiritlevel.ground.errors import SpiritlevelError
+from spiritlevel.measures import names
+
+from ..papers.experiment import Experiment, Row
+from ..population.runs.outcomes import DIVERGED
+from ..population.settings.definition import Study
+from .scope import scoped
+
+
+def column(rows: Sequence[Row], name: str) -> list[Any]:
+    """The values of one column; None where a run lacks it."""
+    return [row.get(name) for row in rows]
+
+
+def converged(rows: Sequence[Row]) -> list[Row]:
+    """Runs whose training did not diverge: only those have measures."""
+    return [row for row in rows if row.get("outcome") != DIVERGED]
+
+
+def grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
+    """Rows by the value of one column, values in order.
+
+    >>> grouped([{"lr": 2}, {"lr": 1}, {"lr": 2}], "lr")
+    {1: [{'lr': 1}], 2: [{'lr': 2}, {'lr': 2}]}
+    """
+    values = sorted({row[name] for row in rows})
+    return {value: [row for row in rows if row[name] == value] for value in values}
+
+
+def missing_columns(experiment: Experiment, done: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Those that it looks at and no run has."""
+    return [c for c in experiment.columns if not any(c in row for row in done)]
+
+
+def experiment_rows(
+    experiment: Experiment, study: Study, done: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """The columns of finished runs that the experiment looks at; some run must have each of them.
+
+    What makes up a setting follows, as far as the study varies it, and other measures, if it keeps
+    them; where the study measures the head alone, their names say so.
+    """
+    if missing := missing_columns(experiment, done):
+        raise SpiritlevelError(
+            f"The runs of {experiment.name} must have the columns {', '.join(missing)}. No run "
+            "has them: the store is of another version of this study. Run it again in a new folder."
+        )
+    kept = [c for c in names() if c not in experiment.columns] if experiment.catalogue else []
+    more = {c: c for c in experiment.settings} | scoped(kept, study.measure_options)
+    columns = {c: c for c in experiment.columns}
+    columns |= {c: shown for c, shown in more.items() if any(c in row for row in done)}
+    return tuple({shown: row.get(c) for c, shown in columns.items()} for row in done)

@@ -1,0 +1,145 @@
+"""What "trained" means for a claim: networks that have not learned decide nothing about minima."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..population.runs.outcomes import DIVERGED
+
+Row = Mapping[str, Any]
+WORDS = {
+    "train_loss": "training loss",
+    "running_loss": "running loss",
+    "train_accuracy": "training accuracy",
+    "test_accuracy": "test accuracy",
+}
+# Cross-entropy of a guess among ten classes is ln 10 = 2.3; at 0.5 nine in ten images are learned.
+LEARNED_LOSS = 0.5
+FIT = 0.99  # of the training images: hardly one is missed
+FIVE_GUESSES = 0.5  # accuracy, where one guess in ten is right
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """What one number of a run must reach.
+
+    `reached` are the levels of which one must have ended training.
+    """
+
+    column: str
+    at_least: float | None = None
+    at_most: float | None = None
+    reached: tuple[str, ...] = ()
+    name: str = ""  # of the number, in words; "" for a column that has its own
+
+    def is_met(self, row: Row) -> bool:
+        """Whether the run has the number and it is within the limit; nan is not."""
+        value = row.get(self.column)
+        if self.reached:
+            return value in self.reached
+        if value is None or math.isnan(value):
+            return False
+        return (self.at_least is None or value >= self.at_least) and (
+            self.at_most is None or value <= self.at_most
+        )
+
+    def __str__(self) -> str:
+        if self.reached:
+            words = " or ".join(WORDS[each] for each in self.reached)
+            return f"the {words} at which the study stops was reached"
+        name = self.name or WORDS[self.column]
+        if self.at_least is not None:
+            return f"a {name} of at least {self.at_least:g}"
+        return f"a {name} of at most {self.at_most:g}"
+
+
+def everyone(row: Row) -> bool:
+    """Every network is asked."""
+    del row
+    return True
+
+
+@dataclasses.dataclass(frozen=True)
+class NotAsked:
+    """A claim that is not about trained networks, and why."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"not asked. {self.why}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """When a network counts as trained, and how many such networks a claim needs.
+
+    Args:
+        limits: all of them must be met.
+        why: where they come from, as a sentence.
+        needed: trained networks, in each of the groups that the claim compares.
+        by: the column that tells these groups apart; "" for one group.
+        asked: which runs must meet the limits; the others count as they are.
+        of: these runs in words, for "asked of ...".
+    """
+
+    limits: tuple[Limit, ...]
+    why: str
+    needed: int = 3
+    by: str = ""
+    asked: Callable[[Row], bool] = everyone
+    of: str = "every network"
+
+    def __str__(self) -> str:
+        return f"{' and '.join(map(str, self.limits))}, asked of {self.of}. {self.why}"
+
+    def split(self, rows: Sequence[Row]) -> Split:
+        """The runs that the claim is judged by, and those that are left out."""
+        judged = [row for row in rows if self._counts(row)]
+        left_out = [row for row in rows if not self._counts(row)]
+        return Split(judged, left_out, self._groups(rows), self._groups(judged), self.needed)
+
+    def _counts(self, row: Row) -> bool:
+        if row.get("outcome") == DIVERGED:
+            return False
+        return not self.asked(row) or all(limit.is_met(row) for limit in self.limits)
+
+    def _groups(self, rows: Sequence[Row]) -> dict[str, int]:
+        """How many of the runs that were asked are in each group."""
+        sizes: dict[str, int] = {}
+        for row in filter(self.asked, rows):
+            group = f"{self.by} {row.get(self.by)}" if self.by else ""
+            sizes[group] = sizes.get(group, 0) + 1
+        return sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Runs that are judged and runs that are not; sizes are of the runs that were asked."""
+
+    judged: Sequence[Row]
+    left_out: Sequence[Row]
+    asked: Mapping[str, int]  # by group
+    trained: Mapping[str, int]
+    needed: int
+
+    @property
+    def short(self) -> list[str]:
+        """Groups with too few trained networks because others of them are not trained.
+
+        Networks that were never made are another matter: what few can show, intervals say.
+        """
+        return [
+            group
+            for group, size in self.asked.items()
+            if self.trained.get(group, 0) < min(self.needed, size)
+        ]
+
+    def __str__(self) -> str:
+        """How many of each group are trained."""
+        return ", ".join(
+            f"{self.trained.get(group, 0)} of {size}{f' ({group})' if group else ''}"
+            for group, size in self.asked.items()
+        )

@@ -1,0 +1,85 @@
+"""Executing the runs of a study: options that several commands share, a bar, and how it ended."""
+
+from __future__ import annotations
+
+import json as json_text
+import pathlib
+import time
+from typing import Annotated, Any
+
+import typer
+
+import spiritlevel_lab as library
+from spiritlevel.cli import console, inputs, subject
+from spiritlevel.cli.progress import counted, duration, runs_progress
+from spiritlevel.ground.errors import SpiritlevelError
+
+from ..population import control
+from ..population.executors.progress import study_status
+from ..population.runs.outcomes import DIVERGED
+from ..population.storage.store import Store
+
+Folder = Annotated[pathlib.Path, typer.Argument(help="The folder of the study.")]
+Executor = Annotated[
+    str,
+    typer.Option(help="local, vmap (networks of equal shape train together) or ray (a cluster)."),
+]
+Workers = Annotated[
+    int, typer.Option(min=1, help="Worker processes; with ray, CPUs of the cluster it starts.")
+]
+Address = Annotated[
+    str | None, typer.Option(help="Address of a Ray cluster (default: start one on this machine).")
+]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+PerGpu = Annotated[int, typer.Option(min=1, help="With ray: runs per GPU.")]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Trust the study: run code that it names even if it is not in the working folder.",
+    ),
+]
+
+
+def work(store: Store, json: str | None, **how: Any) -> None:
+    """Run with a progress bar, then print how it ended."""
+    if how["address"] is None:  # a cluster may have GPUs that this machine lacks
+        inputs.parse_device(how["device"])
+    start = time.monotonic()
+    before = store.counts()
+    try:
+        with runs_progress() as watch:
+            watch(study_status(store))
+            counts = control.execute(store, watch=watch, **how)
+    except KeyboardInterrupt:
+        console.err().print(
+            f"stopped; {counted(store.counts(), None)}. "
+            f"To continue: spiritlevel study resume {store.folder}",
+            soft_wrap=True,
+        )
+        raise
+    page = console.talk(json)
+    took = duration(time.monotonic() - start)
+    page.print(
+        f"{store.name}: {counted(counts, None)}; {counts.done - before.done} of them now, "
+        f"in {took}",
+        soft_wrap=True,
+    )
+    if diverged := sum(row["outcome"] == DIVERGED for row in store.rows("runs")):
+        console.err().print(
+            f"{diverged} of the {counts.done} diverged: their loss is no longer a number, so they "
+            "were not measured. Try a lower learning rate. Where all of them diverge at any rate, "
+            "try --set autocast=none, or another device.",
+            soft_wrap=True,
+        )
+    if console.VOLUME.get() > console.Volume.QUIET:
+        page.print(
+            f"in {store.folder}; next: spiritlevel study report {store.folder}", soft_wrap=True
+        )
+    subject.write_json(page, json, json_text.dumps(library.state(store).to_dict(), indent=2))
+    if counts.failed:
+        raise SpiritlevelError(
+            f"{counts.failed} of {counts.total} runs failed; the results of the others are kept. "
+            f"To see why: spiritlevel study status {store.folder}. To try them again: spiritlevel "
+            f"study resume {store.folder}"
+        )

@@ -1,0 +1,274 @@
+"""Paper 000, Fig. 7: flatness of the head while a trained network learns another task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...claims.contrasts import line
+from ...claims.factors import factor
+from ...claims.findings import (
+    above,
+    below,
+    estimate,
+    every,
+    fact,
+    verdict,
+)
+from ...claims.numbers import IntervalEstimate, mean
+from ...claims.post_hoc import HOW, with_added
+from ...claims.rows import column
+from ...claims.trained import FIVE_GUESSES, Limit, Trained
+from ...statistics import spearman
+from ..experiment import (
+    Cell,
+    Experiment,
+    Figure,
+    Outcome,
+    Row,
+    Table,
+)
+from ..scale_text import ScaleTexts
+from .tasks_dynamics import SHARES, distinct_shares
+from .tasks_transfer import (
+    ACCURACY,
+    FLATNESS,
+    FROZEN,
+    HIGH,
+    LOSS,
+    LOW,
+    PEAK,
+    STRATEGIES,
+)
+
+TOGETHER = "Spearman, final flatness and accuracy"
+P = "p of that correlation (the paper: below this)"
+PAPER = {TOGETHER: -0.68, P: 1e-4, "final flatness, frozen backbone": 1.5e4}
+EARLY = (
+    "the peak at the high rate comes early: before the middle of training (where it is, in % of "
+    "the epochs)"
+)
+MIDDLE = 50.0  # % of the epochs: nothing later can be called early
+WORDS = {LOW: "low rate", HIGH: "high rate", FROZEN: "frozen backbone"}
+
+
+def analyse(rows: Sequence[Row]) -> Outcome:
+    """Is a frozen backbone sharpest, does a high rate peak early, are flat networks more accurate?
+
+    All strategies of a run start from the same weights, so they are compared run by run.
+    """
+    against_low, against_high = (
+        _ratio(rows, _last(strategy), _last(FROZEN)) for strategy in (LOW, HIGH)
+    )
+    peak = _ratio(rows, f"{PEAK}/{LOW}", f"{PEAK}/{HIGH}")
+    ends = [
+        (row.get(_last(strategy)), row.get(f"{ACCURACY}/{strategy}"))
+        for row in rows
+        for strategy in WORDS
+    ]
+    together = spearman([flatness for flatness, _ in ends], [accuracy for _, accuracy in ends])
+    places = [_place_of_peak(row, HIGH) for row in rows]
+    when = mean(place for place in places if place)
+    shares = distinct_shares(rows, f"{FLATNESS}/{LOW}")
+    fall = _ratio(rows, f"{FLATNESS}/{LOW}/0", _last(LOW))
+    steady = mean(_trend(row, LOW, shares) for row in rows)
+    table: list[list[Cell]] = [
+        [
+            WORDS[strategy],
+            len(rows),
+            *(mean(column(rows, f"{name}/{strategy}")) for name in (ACCURACY, LOSS, PEAK)),
+            *(_along(rows, strategy, shares)),
+        ]
+        for strategy in STRATEGIES
+    ]
+    findings = [
+        every(
+            "a frozen backbone ends with larger flatness than both others (ratios)",
+            [
+                above("over the low rate", against_low, 1.0),
+                above("over the high rate", against_high, 1.0),
+            ],
+        ),
+        above(
+            "the peak of flatness is higher at the high rate than at the low (ratio of the largest "
+            "values after the start)",
+            peak,
+            1.0,
+        ),
+        below(
+            "networks that end flatter are more accurate: the rank correlation of flatness with "
+            "accuracy is negative",
+            together,
+            paper=PAPER[TOGETHER],
+        ),
+    ]
+    added = [
+        below(EARLY, when, MIDDLE)
+        if when.n or 0.0 not in places
+        else fact(EARLY, False, "there is no peak"),
+        every(
+            "at the low rate flatness falls smoothly",
+            [
+                below("at the end over the start", fall, 1.0),
+                below("rank correlation with the epochs", steady),
+            ],
+        ),
+    ]
+    return Outcome(
+        table=Table(
+            (
+                *("strategy", "n", "test accuracy", "training loss", "largest flatness"),
+                *(f"flatness after {each} % of the epochs" for each in shares),
+            ),
+            table,
+        ),
+        figure=Figure(
+            "% of the epochs",
+            "relative flatness of the head",
+            [
+                line(WORDS[strategy], shares, _along(rows, strategy, shares))
+                for strategy in STRATEGIES
+            ],
+            log_y=True,
+        ),
+        beside={
+            TOGETHER: estimate(together),
+            P: IntervalEstimate(together.p, math.nan, math.nan, together.n),
+            "final flatness, frozen backbone": mean(column(rows, _last(FROZEN))),
+        },
+        findings=[*findings, *added],
+        agrees=with_added(verdict(findings), added),
+        conclusion=(
+            f"At the end the head's relative flatness with a frozen backbone is {against_low} "
+            f"times that of the low rate and {against_high} times that of the high rate; the "
+            f"largest flatness after the start is at the high rate {peak} times that at the low "
+            f"one (n = {peak.n}); {_peaks(places, when)}; at the low rate flatness is multiplied "
+            f"by {fall} from start to end; final flatness and test accuracy have a rank "
+            f"correlation of {together} (n = {together.n})."
+        ),
+    )
+
+
+def _last(strategy: str) -> str:
+    return f"{FLATNESS}/{strategy}/100"
+
+
+def _along(rows: Sequence[Row], strategy: str, shares: Sequence[int]) -> list[IntervalEstimate]:
+    return [mean(column(rows, f"{FLATNESS}/{strategy}/{each}")) for each in shares]
+
+
+def _ratio(rows: Sequence[Row], divisor: str, name: str) -> IntervalEstimate:
+    return factor((row.get(divisor), row.get(name)) for row in rows)
+
+
+def _place_of_peak(row: Row, strategy: str) -> float | None:
+    """After how many % of the epochs flatness is largest; 0 if it never is above the start."""
+    looks = [(row.get(f"{FLATNESS}/{strategy}/{each}"), each) for each in reversed(SHARES)]
+    recorded = [(flatness, each) for flatness, each in looks if flatness is not None]
+    return float(max(recorded, key=lambda look: look[0])[1]) if recorded else None
+
+
+def _peaks(places: Sequence[float | None], when: IntervalEstimate) -> str:
+    """Where the peaks are, or that there are none."""
+    at_start, known = places.count(0.0), len(places) - places.count(None)
+    if at_start == known and known:
+        return "at the high rate it never rises above the start, so there is no peak"
+    said = f"the peak at the high rate comes after {when} % of the epochs"
+    return f"{said}, and {at_start} of {known} runs have none" if at_start else said
+
+
+def _trend(row: Row, strategy: str, shares: Sequence[int]) -> float:
+    """The rank correlation of flatness with the epochs, over all points of one run."""
+    return spearman(shares, [row.get(f"{FLATNESS}/{strategy}/{each}") for each in shares]).value
+
+
+EXPERIMENT = Experiment(
+    name="000-fig-7",
+    title="transfer: low rate, high rate, frozen backbone",
+    source="Fig. 7",
+    claim=(
+        "When a trained network learns another task, a frozen backbone ends with the largest "
+        "relative flatness of the head, a high learning rate leads to an early peak that a low "
+        "rate does not show, flatness falls smoothly at the low rate, and networks that end "
+        "flatter are more accurate."
+    ),
+    analyse=analyse,
+    trained=Trained(
+        tuple(
+            Limit(f"{ACCURACY}/{way}", at_least=FIVE_GUESSES, name=f"test accuracy ({words})")
+            for way, words in WORDS.items()
+        ),
+        "The claim compares ways to learn the second task: each of them must learn it.",
+    ),
+    columns=(
+        "seed",
+        *(f"{name}/{way}" for name in (ACCURACY, LOSS, PEAK) for way in STRATEGIES),
+        *(f"{FLATNESS}/{way}/{each}" for way in STRATEGIES for each in SHARES),
+    ),
+    rule=(
+        "three things hold, each with its whole 95 % interval: final flatness with a frozen "
+        "backbone is above that of both others (ratios run by run), the largest flatness at the "
+        "high rate is above that at the low rate, and the rank correlation of final flatness with "
+        "test accuracy over all strategies and runs is below 0. Partly, if one or two hold. Also "
+        "judged: the mean place of the peak at the high rate is before the middle of training, "
+        "which is the widest reading of early (flatness that only falls has no peak), and at the "
+        "low rate flatness at the end over that at the start is below 1 and its rank correlation "
+        f"with the epochs, run by run, is below 0 on average. {HOW}"
+    ),
+    set_up=(
+        "A network is trained on one data set and gets a new head for another; from the same "
+        "weights it then learns the second at a rate of 0.0001, at 0.01, and at 0.01 with all but "
+        "the head frozen, by SGD with momentum 0.9. The paper names neither optimizer nor the rate "
+        "of the frozen network. A peak can only be located to the shares of the epochs in the "
+        "table. Whether a frozen backbone needs larger weights in the head is not checked: they "
+        "are not recorded. The power of ten of the paper's flatness and that of its p are "
+        "illegible in the text we have: 4 and -4 are our reading of them. Both data sets have to "
+        "be downloaded first."
+    ),
+    scaled_down=ScaleTexts(
+        "000-fig-7",
+        {
+            "": (
+                "A small convolutional network with the same kind of head, trained on "
+                "{task.pretrain_samples} images of MNIST for {task.pretrain_epochs} epochs and "
+                "then on {data.samples} handwritten digits of 8×8 pixels for {training.epochs}, "
+                "instead of ResNet-18 from ImageNet to CIFAR-10; measured on "
+                "{measure_options.samples} images; {seeds} seeds."
+            ),
+            "quick": (
+                "The same with {task.pretrain_samples} images of MNIST, {task.pretrain_epochs} "
+                "and {training.epochs} epochs, {seeds} seeds: a trial."
+            ),
+            "one-core": (
+                "A small convolutional network with the same kind of head, trained on "
+                "{task.pretrain_samples} images of MNIST for {task.pretrain_epochs} epochs and "
+                "then on {data.samples} handwritten digits of 8×8 pixels for {training.epochs}, "
+                "so long that the low rate learns too; measured on all of them; {seeds} seeds."
+            ),
+            "paper": (
+                "Trained first on CIFAR-100 instead of ImageNet; measured on "
+                "{measure_options.samples} of the {data.samples} images; {seeds} seeds. The "
+                "paper gives the number neither of epochs nor of runs."
+            ),
+            "h200": (
+                "Trained first on {task.pretrain_samples} images of CIFAR-100 for "
+                "{task.pretrain_epochs} epochs instead of on ImageNet; then on {data.samples} "
+                "images of CIFAR-10 for {training.epochs} epochs, measured on "
+                "{measure_options.samples} of them; {seeds} seeds."
+            ),
+            "h200-imagenet": (
+                "EfficientNet-Lite0 with ImageNet weights instead of ResNet-18, at {model.size} "
+                "pixels; then {data.samples} images of CIFAR-10 for {training.epochs} epochs, "
+                "measured on {measure_options.samples} of them; {seeds} seeds."
+            ),
+            "h200-cifar100": (
+                "Width {model.width} instead of 64, from weights trained on 20,000 images of "
+                "CIFAR-100 instead of ImageNet's, the same for all seeds; {data.samples} CIFAR-10 "
+                "images, {training.epochs} epochs with batches of {training.batch_size}, measured "
+                "on {measure_options.samples} of the images; {seeds} seeds."
+            ),
+        },
+    ),
+    measures=("head.kappa",),
+    paper_values=PAPER,
+)

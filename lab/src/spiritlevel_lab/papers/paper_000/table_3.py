@@ -1,0 +1,308 @@
+"""Paper 000, Table 3 and Fig. 3 (a): flatness of the head and the gap over 84 ResNet-18."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from spiritlevel.math.student import t_quantile
+
+from ...claims.contrasts import group_points
+from ...claims.findings import above, estimate, verdict
+from ...claims.numbers import (
+    CONFIDENCE,
+    IntervalEstimate,
+    mean,
+    plain,
+)
+from ...claims.population import (
+    CONFOUNDERS,
+    FEW,
+    GAP,
+    REACHED,
+    correlations,
+    finite_rows,
+    measured,
+    on_three_levels,
+    squared,
+    whole_catalogue,
+)
+from ...claims.rows import column, grouped
+from ...claims.settings import (
+    levels_of,
+    levels_tables,
+    over_settings,
+    partial_over_settings,
+)
+from ...claims.trained import LEARNED_LOSS, Limit, Trained
+from ...statistics import (
+    Correlation,
+    Regression,
+    regression,
+    spearman,
+)
+from ..experiment import (
+    Experiment,
+    Outcome,
+    Row,
+    Table,
+    titled,
+)
+from ..scale_text import ScaleTexts
+from .optimizers import HEAD, Way
+from .ways import STUDY, by_way
+
+NAME = STUDY
+ERROR_GAP, ACCURACY = "error_gap", "train_accuracy"
+FITTED = 0.99  # training accuracy from which on a network has little left to learn
+OTHERS = ("head.trace", "curvature.trace", "relative.kappa", "norms.weight")
+PEARSON, SPEARMAN = "Pearson correlation", "Spearman correlation"
+PAPER = {
+    PEARSON: 0.5803,
+    f"{PEARSON}, lower end of the 95 % interval": 0.4179,
+    f"{PEARSON}, upper end of the 95 % interval": 0.7067,
+    SPEARMAN: 0.7621,
+    "slope of the gap over flatness": 6.9049e-6,
+    "standard error of the slope": 1.070e-6,
+    "intercept": 3.5452e-2,
+    "R²": 0.3367,
+    "p of the slope and of Pearson": 7.244e-9,
+    "p of Spearman": 3.775e-17,
+}
+SETTINGS = ("variant", "batch_size", "weight_decay")
+
+
+def analyse(rows: Sequence[Row]) -> Outcome:
+    """Both correlations of the head's relative flatness with the gap, beside the paper's."""
+    shown = measured(rows, (HEAD, *OTHERS))
+    table, _ = correlations(rows, shown, SETTINGS)
+    line = regression(column(rows, HEAD), column(rows, GAP))
+    judged = _over_settings(rows, line)
+    groups = _groups(rows, by_way(rows))
+    findings = [
+        above(f"flatness of the head rises with the gap ({name})", correlation, paper=PAPER[name])
+        for name, correlation in judged.items()
+    ]
+    return Outcome(
+        table=table,
+        figure=group_points(
+            {name: drawn for name, group in groups.items() if (drawn := finite_rows(group, HEAD))},
+            *(HEAD, GAP, HEAD, "generalization gap"),
+            fitted=True,
+        ),
+        more=[
+            *levels_tables(rows, shown, SETTINGS),
+            *_by_accuracies(rows, shown),
+            whole_catalogue(rows, SETTINGS),
+        ],
+        why=_why(rows, groups),
+        beside=_beside(line, rows),
+        findings=findings,
+        agrees=verdict(findings),
+        conclusion=(
+            f"Relative flatness of the head has a Pearson correlation of {judged[PEARSON]} and a "
+            f"Spearman correlation of {judged[SPEARMAN]} with the gap over {line.n} networks."
+        ),
+    )
+
+
+def _over_settings(rows: Sequence[Row], line: Regression) -> dict[str, Correlation]:
+    """Both correlations of a line through these runs, with intervals that count settings."""
+    return {
+        PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, SETTINGS, "pearson")),
+        SPEARMAN: over_settings(line.spearman, levels_of(rows, HEAD, GAP, SETTINGS)),
+    }
+
+
+def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
+    """The rows of the paper's table, of the gap of the losses."""
+    # The error of the intercept is that of the slope times the root mean square of flatness.
+    reach = math.sqrt(mean(row[HEAD] ** 2 for row in finite_rows(rows, HEAD)).value)
+    numbers = [
+        estimate(line.pearson),
+        *(_alone(end, line.n) for end in (line.pearson.low, line.pearson.high)),
+        estimate(line.spearman),
+        _student(line.slope, line.slope_stderr, line.n),
+        _alone(line.slope_stderr, line.n),
+        _student(line.intercept, line.slope_stderr * reach, line.n),
+        squared(line.pearson),
+        *(_alone(p, line.n) for p in (line.p_slope, line.spearman.p)),
+    ]
+    return dict(zip(PAPER, numbers, strict=True))
+
+
+def _student(value: float, stderr: float, n: int) -> IntervalEstimate:
+    """A coefficient of a line, which takes two degrees of freedom."""
+    half = t_quantile(0.5 + CONFIDENCE / 2, n - 2) * stderr if n > 2 else math.nan
+    return IntervalEstimate(value, value - half, value + half, n)
+
+
+def _alone(value: float, n: int) -> IntervalEstimate:
+    """A number that has no interval of its own."""
+    return IntervalEstimate(value, math.nan, math.nan, n)
+
+
+def _by_accuracies(rows: Sequence[Row], shown: Sequence[str]) -> list[Table]:
+    """The results for the other gap that the paper may have meant, if it was recorded."""
+    others = [{**row, GAP: row[ERROR_GAP]} for row in rows if row.get(ERROR_GAP) is not None]
+    if not others:
+        return []
+    table, _ = correlations(others, shown, SETTINGS)
+    line = regression(column(others, HEAD), column(others, GAP))
+    return [
+        titled(
+            "Against the gap of the accuracies",
+            "The paper defines its gap by losses, which is what is judged above. Its intercept, "
+            "however, is about as large as the gaps of its four best networks, and those are gaps "
+            "of accuracies by their numbers: it may have used them here too. Then a line through "
+            f"relative flatness of the head has a slope of {plain(line.slope)}, an intercept of "
+            f"{plain(line.intercept)} and an R² of {plain(line.r_squared)} over {line.n} networks. "
+            "Shown, not judged.",
+            table,
+        )
+    ]
+
+
+def _groups(rows: Sequence[Row], ways: dict[Way, list[Row]]) -> dict[str, list[Row]]:
+    """All runs by how they were trained; a variant that the study does not have keeps its name."""
+    groups = {f"{optimizer} at rate {rate:g}": group for (optimizer, rate), group in ways.items()}
+    named = {row["variant"] for group in ways.values() for row in group}
+    others = grouped([row for row in rows if row["variant"] not in named], "variant")
+    return groups | others
+
+
+def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
+    """Which training settings stand apart in the figure, and what is left without them."""
+    left = partial_over_settings(rows, HEAD, GAP, list(CONFOUNDERS), SETTINGS)
+    return (
+        f"{_apart(groups)}With {' and '.join(CONFOUNDERS.values())} held fixed, relative flatness "
+        f"of the head and the gap have a rank correlation of {left} over all {left.n} networks."
+        f"{_of_the_fitted(rows)}{on_three_levels(rows, HEAD, SETTINGS)}"
+    )
+
+
+def _of_the_fitted(rows: Sequence[Row]) -> str:
+    """What is left without networks that still learn; empty if none do, or too many."""
+    fitted = [row for row in finite_rows(rows, HEAD) if (row.get(ACCURACY) or 0.0) > FITTED]
+    if not FEW <= len(fitted) < len(rows):
+        return ""
+    left = _over_settings(fitted, regression(column(fitted, HEAD), column(fitted, GAP)))
+    return (
+        f" Over the {len(fitted)} networks with a training accuracy above {FITTED:g}, Pearson's "
+        f"correlation is {left[PEARSON]} and Spearman's {left[SPEARMAN]}; this too was examined "
+        "afterwards."
+    )
+
+
+def _apart(groups: dict[str, list[Row]]) -> str:
+    """A text on the settings whose gap is furthest from the others; empty for fewer than three."""
+    gaps = {name: column(finite_rows(group, HEAD), GAP) for name, group in groups.items()}
+    medians = {name: statistics.median(group) for name, group in gaps.items() if group}
+    if len(medians) < 3:
+        return ""
+
+    def others(name: str) -> list[float]:
+        return [median for other, median in medians.items() if other != name]
+
+    apart = max(medians, key=lambda name: abs(medians[name] - statistics.median(others(name))))
+    rest = [row for name, group in groups.items() if name != apart for row in group]
+    without = regression(column(rest, HEAD), column(rest, GAP))
+    within = mean(
+        spearman(column(group, HEAD), column(group, GAP)).value for group in groups.values()
+    )
+    return (
+        f"Of the optimizers with their rates, {apart} has the median gap furthest from the "
+        f"others': {plain(medians[apart])}, where theirs are {plain(min(others(apart)))} to "
+        f"{plain(max(others(apart)))}. Without its networks, relative flatness of the head and the "
+        f"gap have a Pearson correlation of {without.pearson} and a Spearman correlation of "
+        f"{without.spearman} over {without.n} networks. Within one optimizer and rate, all "
+        f"batch sizes and decays together, the rank correlation is {within} on average over "
+        f"{within.n} of them. This was examined after "
+        "the runs and is not judged. "
+    )
+
+
+EXPERIMENT = Experiment(
+    name=NAME,
+    title="flatness of the head and the gap over many networks",
+    source="Table 3, Fig. 3 (a)",
+    claim=(
+        "Over 84 ResNet-18 of different optimizers, learning rates and batch sizes, relative "
+        "flatness of the convolutional head correlates with the generalization gap."
+    ),
+    analyse=analyse,
+    trained=Trained(
+        (Limit("train_loss", at_most=LEARNED_LOSS),),
+        "The paper selects none of its networks, but all of them were trained to the end.",
+        needed=FEW,
+    ),
+    columns=("outcome", "variant", "batch_size", "seed", *REACHED, *CONFOUNDERS, HEAD),
+    rule=(
+        "the 95 % intervals (over settings) of both Pearson's and Spearman's correlation with the "
+        "gap of the losses lie above 0. Partly, if one does."
+    ),
+    set_up=(
+        "ResNet-18 with a 1×1 convolution and global average pooling as its head, on CIFAR-10, "
+        "by SGD with momentum and AdamW at several learning rates, batch sizes and seeds. The "
+        "paper starts from weights trained on ImageNet and trains for 30 epochs. It names the "
+        "rates 0.005 and 0.01, batches of 64 and 128 and the number of networks; the grid of each "
+        "preset, momentum 0.9 and no weight decay are our choice. The powers of ten of the slope "
+        "and its p are illegible in the text we have: those we give follow from its standard "
+        "error, Pearson's correlation and 84 networks. Our numbers beside them are of the gap of "
+        "the losses. Figs. 3 (b) and 4 have pages of their own, on the same networks: 000-fig-3 "
+        "and 000-fig-4."
+    ),
+    scaled_down=ScaleTexts(
+        "000-table-3",
+        {
+            "": (
+                "Width {model.width} instead of 64, {data.samples} images instead of 50,000, "
+                "{training.epochs} epochs instead of 30, random initial weights instead of "
+                "ImageNet's. {variants[sgd*].lr:count} rates for each optimizer (SGD "
+                "{variants[sgd*].lr}, AdamW {variants[adamw*].lr}), batches of "
+                "{grid.batch_size}, {seeds} seed: {runs} networks. Measured on "
+                "{measure_options.samples} of the training images."
+            ),
+            "quick": (
+                "Width {model.width}, {data.samples} images, {training.epochs} epochs, SGD at "
+                "{variants[sgd*].lr} and AdamW at {variants[adamw*].lr}, batches of "
+                "{grid.batch_size}, {seeds} seed, random initial weights: a trial."
+            ),
+            "paper": (
+                "{variants[sgd*].lr:count} learning rates from {variants[sgd*].lr:to} for each "
+                "optimizer, batches of {grid.batch_size}, {seeds} seeds: our reading of the "
+                "paper, which names two of the rates. Random initial weights instead of "
+                "ImageNet's; measured on {measure_options.samples} of the {data.samples} "
+                "training images."
+            ),
+            "h200": (
+                "Width {model.width} instead of 64, {data.samples} images instead of 50,000 and "
+                "{training.epochs} epochs instead of 30, to fit {runs} networks with the whole "
+                "catalogue into half an hour of an H200. Random initial weights instead of "
+                "ImageNet's, without weight decay. The rates are our choice, "
+                "{variants[sgd*].lr:count} for each optimizer (SGD {variants[sgd*].lr}, AdamW "
+                "{variants[adamw*].lr}), with batches of {grid.batch_size} and {seeds} seeds. "
+                "Measured on {measure_options.samples} of the training images."
+            ),
+            "h200-imagenet": (
+                "EfficientNet-Lite0 with ImageNet weights instead of ResNet-18, at {model.size} "
+                "pixels, {data.samples} images instead of 50,000 and {training.epochs} epochs "
+                "instead of 30. Rates of {variants[sgd*].lr} for both optimizers, batches of "
+                "{grid.batch_size}, weight decay of {grid.weight_decay}, {seeds} seeds; the rate "
+                "falls to 0. Only the head is measured, on all training images."
+            ),
+            "h200-cifar100": (
+                "Width {model.width} instead of 64, from weights trained on 20,000 images of "
+                "CIFAR-100 instead of ImageNet's, {data.samples} images instead of 50,000 and "
+                "{training.epochs} epochs instead of 30. Rates of {variants[sgd*].lr} for both "
+                "optimizers, batches of {grid.batch_size} instead of 64 and 128, {seeds} seeds. "
+                "Only the head is measured, on all training images."
+            ),
+        },
+    ),
+    catalogue=True,
+    measures=(HEAD, *OTHERS),
+    paper_values=PAPER,
+    settings=SETTINGS,
+)

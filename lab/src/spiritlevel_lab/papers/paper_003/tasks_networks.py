@@ -1,0 +1,127 @@
+"""One network of paper 003: trained or taken over, measured by layer, rescaled, measured again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import torch
+from torch import Tensor, nn
+
+from spiritlevel.ground.errors import SpiritlevelError
+from spiritlevel.inputs.checkpoints import checkpoint_bytes
+
+from ...population.registry import task
+from ...population.runs.measuring import measure_network
+from ...population.runs.network_run import NetworkRun
+from ...population.runs.outcomes import DIVERGED
+from ...population.runs.results import MeasurementRow, RunResult
+from ...population.runs.run_data import derived_generator
+from ...population.runs.running import train
+from ...population.runs.tasks import task_result
+from ...population.settings.run import RunSettings
+from ...population.settings.task_arguments import read_task
+from .rescaling import (
+    KINDS,
+    LAYERS,
+    NEURONS,
+    output_change,
+    rescaled,
+)
+from .tasks_population import take_over
+
+CHANGE = "task.output_change"
+HESSIAN = {"scaled.trace": "task.trace", "scaled.lambda_max": "task.lambda_max"}
+CHECKED = 512  # samples on which the rescaled network must give the same outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkArguments:
+    """Where the network comes from, and how it is rescaled."""
+
+    population: str = ""  # the folder of a study that has trained it; "": trained here
+    rescale: str = f"{LAYERS} {NEURONS}"
+    low: float = 5.0  # factors are drawn from low to high
+    high: float = 25.0
+
+
+@task("tasks_003_networks", arguments=NetworkArguments)
+def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
+    """Numbers are called NAME, NAME[LAYER], and with /layers or /neurons after a rescaling.
+
+    task.trace[LAYER] and task.lambda_max[LAYER] are of the Hessian of that layer's weights alone,
+    without the factor of their squared norm.
+    """
+    arguments = read_task(settings, NetworkArguments)
+    kinds = _kinds(arguments.rescale)
+    run = NetworkRun.start(settings, device)
+    if arguments.population:
+        run.history = take_over(arguments.population, settings, run.model)
+    else:
+        train(run)
+    rows: list[MeasurementRow] = []
+    changes: dict[str, float] = {}
+    if run.history.outcome != DIVERGED:
+        rows += _measured(run, "")
+        for kind in kinds:
+            other = rescaled(
+                run.model,
+                kind,
+                low=arguments.low,
+                high=arguments.high,
+                generator=derived_generator(settings.seed, f"{kind}/{_network_of(settings)}"),
+            )
+            changes[f"{CHANGE}/{kind}"] = output_change(run.model, other, run.data.x[:CHECKED])
+            rows += _measured(dataclasses.replace(run, model=other), f"/{kind}")
+    result = task_result(
+        settings,
+        changes,
+        device=device,
+        outcome=run.history.outcome,
+        epochs=tuple(run.history.epochs),
+        checkpoint=checkpoint_bytes(run.model),
+        num_train=len(run.data.x),
+        num_test=len(run.data.test_x),
+    )
+    return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
+
+
+def _kinds(given: str) -> list[str]:
+    kinds = given.split()
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise SpiritlevelError(
+            f"The study's task.rescale must hold the words {' and '.join(KINDS)}, one of them or "
+            f"none. Got {unknown[0]!r}."
+        )
+    return kinds
+
+
+def _network_of(settings: RunSettings) -> str:
+    """Which network it is, beside its seed: so that each one draws factors of its own."""
+    sections = (settings.model, settings.training, settings.stop)
+    return json.dumps([section.to_dict() for section in sections], sort_keys=True)
+
+
+def _measured(run: NetworkRun, suffix: str) -> list[MeasurementRow]:
+    """Every number of the report as one of the whole run, with its layer in its name."""
+    rows = []
+    for row in measure_network(run, run.settings.measures):
+        layer = f"[{row.layer}]" if row.layer else ""
+        rows.append(dataclasses.replace(row, measure=f"{row.measure}{layer}{suffix}", layer=""))
+        if row.layer and row.measure in HESSIAN:
+            rows.append(_without_norm(row, run.model, f"{HESSIAN[row.measure]}{layer}{suffix}"))
+    return rows
+
+
+def _without_norm(row: MeasurementRow, model: nn.Module, name: str) -> MeasurementRow:
+    weight = model.get_submodule(row.layer).weight
+    assert isinstance(weight, Tensor)
+    square = float(weight.detach().double().square().sum())
+    return dataclasses.replace(
+        row,
+        measure=name,
+        layer="",
+        value=row.value / square,
+        stderr=None if row.stderr is None else row.stderr / square,
+        data_stderr=None if row.data_stderr is None else row.data_stderr / square,
+    )

@@ -1,0 +1,49 @@
+"""Checks of arguments that several interventions make."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from spiritlevel.ground.errors import SpiritlevelError, brief
+
+
+def check_share(share: float, *, name: str, function: str, below_one: bool = False) -> None:
+    """A number from 0 to 1."""
+    is_right = isinstance(share, int | float) and 0 <= share <= 1 and not (below_one and share == 1)
+    if not is_right:
+        need = "at least 0 and below 1" if below_one else "from 0 to 1"
+        raise SpiritlevelError(
+            f"The {name!r} argument of {function} must be a number {need}. Got {brief(share)}. "
+            "For example 0.3 for 30 %."
+        )
+
+
+def check_images(x: Tensor, *, function: str) -> None:
+    """Float tensors of four dimensions."""
+    if x.ndim != 4 or not x.is_floating_point():
+        raise SpiritlevelError(
+            f"The images given to {function} must be floats of shape (N, channels, height, width). "
+            f"Got shape {tuple(x.shape)} of {x.dtype}. A single image: x.unsqueeze(0)."
+        )
+
+
+def check_labels(y: Tensor, *, num_classes: int, function: str) -> None:
+    """Class labels from 0 to num_classes - 1."""
+    if y.ndim != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise SpiritlevelError(
+            f"The labels given to {function} must be integers of shape (N,). Got shape "
+            f"{tuple(y.shape)} of {y.dtype}. Class probabilities: y.argmax(dim=1)."
+        )
+    if y.numel() and not (int(y.min()) >= 0 and int(y.max()) < num_classes):
+        raise SpiritlevelError(
+            f"The labels given to {function} must be 0 to {num_classes - 1}. Got "
+            f"{int(y.min())} to {int(y.max())}. Check the number of classes."
+        )
+
+
+def count_of(share: float, total: int) -> int:
+    """The nearest whole number; a half goes up, not to the even one."""
+    return math.floor(share * total + 0.5)

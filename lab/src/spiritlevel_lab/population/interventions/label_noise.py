@@ -1,0 +1,58 @@
+"""Wrong labels for a share of the samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spiritlevel.ground.errors import SpiritlevelError, brief
+
+from .checks import check_labels, check_share, count_of
+
+KINDS = ("replace", "shuffle")
+
+
+def label_noise(
+    y: Tensor,
+    share: float,
+    num_classes: int,
+    generator: torch.Generator,
+    *,
+    kind: str = "replace",
+) -> Tensor:
+    """Labels of which exactly this share (to the nearest sample) was drawn at random.
+
+    "replace" gives each drawn sample one of the *other* classes, all equally likely: every drawn
+    label is wrong. "shuffle" permutes the drawn labels among themselves, as N in Table 2 of paper
+    001: the class counts stay, and about one drawn label in num_classes stays right by chance.
+
+    >>> y = torch.zeros(10, dtype=torch.long)
+    >>> int((label_noise(y, 0.3, 10, torch.Generator().manual_seed(0)) != y).sum())
+    3
+    """
+    check_share(share, name="share", function="label_noise")
+    if kind not in KINDS:
+        raise SpiritlevelError(
+            "The 'kind' argument of label_noise must be 'replace' or 'shuffle'. Got "
+            f"{brief(kind)}. 'replace' makes every drawn label wrong, 'shuffle' keeps the class "
+            "counts."
+        )
+    if num_classes < 2:
+        raise SpiritlevelError(
+            "The 'num_classes' argument of label_noise must be at least 2. Got "
+            f"{brief(num_classes)}. With one class no label can be wrong."
+        )
+    check_labels(y, num_classes=num_classes, function="label_noise")
+    device = generator.device
+    drawn = torch.randperm(len(y), generator=generator, device=device)[: count_of(share, len(y))]
+    if kind == "replace":
+        steps = torch.randint(1, num_classes, drawn.shape, generator=generator, device=device)
+        drawn = drawn.to(y.device)
+        new = (y[drawn] + steps.to(y)) % num_classes
+    else:
+        order = torch.randperm(len(drawn), generator=generator, device=device)
+        source, drawn = drawn[order].to(y.device), drawn.to(y.device)
+        new = y[source]
+    noisy = y.clone()
+    noisy[drawn] = new
+    return noisy

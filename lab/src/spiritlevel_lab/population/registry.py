@@ -1,0 +1,146 @@
+"""Studies and tasks by name: those of this package, and those that other packages add.
+
+    from spiritlevel_lab import register_study, task
+
+    register_study(importlib.resources.files("my_package") / "my-study.yaml")
+
+    @task("my_task")
+    def separate(settings, device):
+        ...
+
+A package whose modules do this names them under the entry point `spiritlevel.studies`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, Protocol
+
+from spiritlevel.ground import plugins, user_code
+from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
+
+from .runs.results import RunResult
+from .settings.run import RunSettings
+
+Task = Callable[[RunSettings, Any], RunResult]
+SECTIONS = ("model", "data")  # of a study, which a task may have no use for
+SUFFIX = ".yaml"
+
+
+class StudyFile(Protocol):
+    """A path, or a resource of a package."""
+
+    @property
+    def name(self) -> str:
+        """The file name, with its suffix."""
+        ...
+
+    def read_text(self, encoding: str | None = None) -> str:
+        """The content of the file."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class RegisteredTask:
+    """A task, which sections of a study it looks at, and the dataclass of its arguments."""
+
+    function: Task
+    uses: tuple[str, ...]
+    arguments: type | None = None
+
+
+_studies: dict[str, StudyFile] = {}
+_tasks: dict[str, RegisteredTask] = {}
+
+
+def register_study(file: StudyFile | str) -> None:
+    """Make a study available under the name of its file, without `.yaml`."""
+    if isinstance(file, str):
+        file = pathlib.Path(file)
+    if not isinstance(getattr(file, "name", None), str):
+        raise SpiritlevelError(
+            "The 'file' argument of register_study must be a path or a resource of a package. Got "
+            f"{brief(file)}, of type {type(file).__name__}. Pass for example 'my-study.yaml'."
+        )
+    if not file.name.endswith(SUFFIX):
+        raise SpiritlevelError(
+            f"The 'file' argument of register_study must end in {SUFFIX!r}. Got "
+            f"{brief(file.name)}. Rename the file; its name becomes the name of the study."
+        )
+    name = file.name.removesuffix(SUFFIX)
+    if _studies.get(name, file) != file:
+        raise SpiritlevelError(
+            f"The study {name!r} is registered twice: {_studies[name]} and {file}. Rename one."
+        )
+    _studies[name] = file
+
+
+def study_names() -> list[str]:
+    """Names of the registered studies."""
+    return sorted(_all_studies())
+
+
+def study_text(name: str) -> str:
+    """The YAML of a registered study."""
+    return _all_studies()[name].read_text(encoding="utf-8")
+
+
+def task(
+    name: str, *, uses: tuple[str, ...] = SECTIONS, arguments: type | None = None
+) -> Callable[[Task], Task]:
+    """Register a function (settings, device) -> RunResult that studies name as their task.
+
+    Args:
+        name: what a study writes under `task`.
+        uses: of "model" and "data", the sections that the task looks at.
+        arguments: a dataclass with defaults. A study whose arguments for the task do not fit it is
+            refused before its first run; `read_task` gives them to the task.
+    """
+
+    def add(function: Task) -> Task:
+        registered = _tasks.get(name)
+        if registered is not None and registered.function is not function:
+            raise SpiritlevelError(
+                f"The task {name!r} is registered twice: by {registered.function.__module__} and "
+                f"{function.__module__}. Rename one."
+            )
+        _tasks[name] = RegisteredTask(function, uses, arguments)
+        return function
+
+    return add
+
+
+def registered_task(name: str) -> RegisteredTask | None:
+    """The task of this name, or None."""
+    plugins.load("spiritlevel.studies")
+    return _tasks.get(name)
+
+
+def find_task(name: str) -> Task:
+    """The function of a registered task, or that of "module:function"."""
+    if ":" not in name:
+        registered = registered_task(name)
+        if registered is None:
+            raise SpiritlevelError(
+                f"The study's task {name!r} must be 'module:function' or one of "
+                f"{', '.join(sorted(_tasks))}.{suggestion(name, _tasks)} Run from the folder that "
+                "holds the module."
+            )
+        return registered.function
+    function = user_code.imported(name, what="task")
+    if not callable(function):
+        raise SpiritlevelError(
+            f"The study's task {name!r} must name a function (settings, device) -> RunResult. "
+            f"Got {brief(function)}."
+        )
+    user_function: Task = function
+    return user_function
+
+
+def _all_studies() -> dict[str, StudyFile]:
+    plugins.load("spiritlevel.studies")
+    library = resources.files(f"{__package__}.library").iterdir()
+    return {f.name.removesuffix(SUFFIX): f for f in library if f.name.endswith(SUFFIX)} | _studies

@@ -1,0 +1,197 @@
+"""The network of a run before training: built, initialized or loaded, and changed on purpose."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+import torch
+from torch import Tensor, nn
+
+from spiritlevel.ground.errors import SpiritlevelError, brief
+from spiritlevel.ground.files.names import check_name
+from spiritlevel.inputs.checkpoints import load_weights
+from spiritlevel.inputs.models import build
+from spiritlevel.training.norm_control.control import (
+    NORMS,
+    constrain_weights_,
+    replace_norms,
+)
+
+from ..interventions import bias_shift, mask_feature_maps
+from ..settings.run import RunSettings
+from ..storage.database import DATABASE, unusable
+from .run_data import DTYPES, derived_generator
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+LAYERS = (nn.Linear, *CONVOLUTIONS)
+Draw = Callable[[Tensor, torch.Generator], object]
+SCHEMES: dict[str, Draw] = {  # the four of paper 003, section 4
+    "xavier_normal": lambda w, g: nn.init.xavier_normal_(w, generator=g),
+    "kaiming_uniform": lambda w, g: nn.init.kaiming_uniform_(w, generator=g),
+    "uniform": lambda w, g: nn.init.uniform_(w, -0.1, 0.1, generator=g),
+    "normal": lambda w, g: nn.init.normal_(w, 0.0, math.sqrt(0.1), generator=g),
+}
+
+
+def build_model(settings: RunSettings, device: str | torch.device) -> nn.Module:
+    """The untrained network; its weights depend on the seed, and on the file it starts from."""
+    model = build(settings.model.name, seed=settings.seed, **settings.model.arguments)
+    is_shape_only = torch.device(device).type == "meta"
+    if settings.training.norm_control and any(isinstance(m, NORMS) for m in model.modules()):
+        replace_norms(model)
+    if not is_shape_only:
+        _set_weights(model, settings)
+    model = _changed(model, settings)
+    if settings.training.norm_control and not is_shape_only:
+        constrain_weights_(model)
+    return model.to(device, DTYPES[settings.training.dtype])
+
+
+def first_layer(model: nn.Module) -> str:
+    """The first linear or convolution layer."""
+    for path, module in model.named_modules():
+        if isinstance(module, LAYERS):
+            return path
+    raise SpiritlevelError(
+        "The study's interventions.bias_shift needs a linear or convolution layer, and "
+        f"{type(model).__name__} has none. Name the layer with bias_layer."
+    )
+
+
+def head_path(model: nn.Module, name: str | None = None) -> str:
+    """The layer that gives the outputs: as named, else the one called `head`, else the last one."""
+    modules = dict(model.named_modules())
+    if name is not None:
+        if name not in modules:
+            raise SpiritlevelError(
+                "The study's measure_options.head must name a layer of the model. Got "
+                f"{brief(name)}. There are: {', '.join(path for path in modules if path)}."
+            )
+        return name
+    if "head" in modules:
+        return "head"
+    paths = [path for path, module in modules.items() if isinstance(module, LAYERS)]
+    if not paths:
+        raise SpiritlevelError(
+            f"The network {type(model).__name__} must have a head: a linear or convolution layer. "
+            "It has none; name the layer with measure_options.head."
+        )
+    return paths[-1]
+
+
+@torch.no_grad()
+def _set_weights(model: nn.Module, settings: RunSettings) -> None:
+    if scheme := settings.model.init:
+        generator = derived_generator(settings.seed, "initialization")
+        for _, param in model.named_parameters():
+            if param.dim() > 1:  # biases and the scales of norm layers keep their own start
+                SCHEMES[scheme](param, generator)
+    if settings.model.init_bias == "zero":
+        for module in model.modules():
+            if isinstance(module, LAYERS) and module.bias is not None:
+                module.bias.zero_()
+    if start := settings.model.init_from:
+        load_start(
+            model,
+            start,
+            seed=settings.seed,
+            fresh_head=settings.model.init_head == "fresh",
+            head=settings.measure_options.head,
+        )
+
+
+def _changed(model: nn.Module, settings: RunSettings) -> nn.Module:
+    given = settings.interventions
+    if amount := given.bias_shift:
+        model = bias_shift(model, given.bias_layer or first_layer(model), amount)
+    if ratio := given.mask:
+        layers = given.mask_layers or _inner_convolutions(model, settings.measure_options.head)
+        if given.mask_place == "norm":
+            layers = norms_after(model, layers or [])
+        generator = derived_generator(settings.seed, "masks")
+        model = mask_feature_maps(model, layers, ratio, generator)
+    return model
+
+
+def _inner_convolutions(model: nn.Module, head: str | None) -> list[str] | None:
+    """All but the head, whose maps are the classes; None if there are none to mask."""
+    output = head_path(model, head)
+    modules = model.named_modules()
+    paths = [path for path, module in modules if isinstance(module, CONVOLUTIONS)]
+    return [path for path in paths if path != output] or None
+
+
+def norms_after(model: nn.Module, convolutions: Sequence[str]) -> list[str]:
+    """The norm layer that follows each convolution, which adds a bias to maps that are zero.
+
+    A convolution without one stands for itself.
+    """
+    modules = {path: m for path, m in model.named_modules() if not any(m.children())}
+    following = dict(zip(modules, [*modules][1:], strict=False))
+    places = []
+    for path in convolutions:
+        after = following.get(path)
+        features = getattr(modules.get(after or ""), "num_features", None)
+        is_its_norm = features == getattr(modules[path], "out_channels", None)
+        places.append(after if after is not None and is_its_norm else path)
+    return places
+
+
+# -- weights that were trained before --------------------------------------------------------------
+
+
+def load_start(
+    model: nn.Module, start: str, *, seed: int, fresh_head: bool, head: str | None = None
+) -> None:
+    """Put trained weights into the network; with `fresh_head` all but those of the head.
+
+    Args:
+        model: changed in place.
+        start: a checkpoint's path; a study's folder, for its only run or that with this seed; or
+            "folder#run" for a run by its id.
+        seed: of the run that starts here.
+        fresh_head: keep the head that the network has, which may have other classes.
+        head: the name of the head, where that is not "head".
+    """
+    path = find_start(start, seed)
+    load_weights(model, str(path), keep=head_path(model, head) if fresh_head else None)
+
+
+def find_start(start: str, seed: int) -> pathlib.Path:
+    """The checkpoint that `start` stands for."""
+    path = pathlib.Path(os.path.expanduser(start))
+    folder, _, run = start.partition("#")
+    if path.is_file() or not (run or path.is_dir()):
+        return path  # if it is not there, loading it fails with a clear error
+    folder_path = pathlib.Path(os.path.expanduser(folder))
+    if not (folder_path / DATABASE).is_file():
+        raise SpiritlevelError(
+            f"The study's model.init_from must be a checkpoint, or the folder of a study. "
+            f"{folder!r} holds no {DATABASE}. Check the path."
+        )
+    run = run or _run_of(folder_path, seed)
+    advice = "Write 'folder#ID' with the id of a run, as `spiritlevel study export` lists them."
+    check_name(run, what="run of the study's model.init_from", advice=advice)
+    return folder_path / "checkpoints" / f"{run}.safetensors"
+
+
+def _run_of(folder: pathlib.Path, seed: int) -> str:
+    """The id of the only run of a study, or of its only finished run with this seed."""
+    try:
+        with closing(sqlite3.connect(folder / DATABASE)) as connection:
+            rows = connection.execute("SELECT id, seed, status FROM runs").fetchall()
+    except sqlite3.Error as error:
+        raise unusable(folder, error) from error
+    found = [run for run, its, state in rows if state == "done" and (its == seed or len(rows) == 1)]
+    if len(found) != 1:
+        raise SpiritlevelError(
+            f"The study in {str(folder)!r} must have one finished run with seed {seed} to start "
+            f"from. It has {len(found)}. Run it first, or name the run: '{folder}#ID'. (Any seed "
+            "will do where the study has a single run.)"
+        )
+    return str(found[0])

@@ -1,0 +1,138 @@
+"""One run from its settings to its result: the same bits each time on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..settings.run import RunSettings
+from .attempts import (
+    Attempt,
+    OnEpoch,
+    at_work,
+    current,
+)
+from .ending import Ending, finite
+from .epochs import Epochs
+from .measuring import complete, measure_epoch
+from .network_run import NetworkRun
+from .results import EpochRow, RunResult
+from .run_data import RunData, derived_seed
+from .tasks import run_task
+from .tf32 import TF32
+
+EVALUATED = 1024  # samples at a time
+
+
+def run_one(
+    settings: RunSettings,
+    *,
+    device: str | torch.device = "cpu",
+    on_epoch: OnEpoch | None = None,
+    unfinished: pathlib.Path | None = None,
+) -> RunResult:
+    """Train, follow, measure, or do the run's task. Everything depends on `settings` alone.
+
+    Where training went well and measuring did not, the result says so in its `error`. In the folder
+    `unfinished` each training is saved on the way; after an interruption it goes on from there.
+    """
+    start, attempt = time.perf_counter(), Attempt(settings.id, on_epoch, unfinished)
+    with (
+        repeatable(settings.training.threads),
+        torch.random.fork_rng(devices=_cuda(device)),
+        at_work(attempt),
+    ):
+        torch.manual_seed(derived_seed(settings.seed, "training"))  # of dropout and its like
+        if settings.task is not None:
+            result = run_task(settings, device)
+        else:
+            run = NetworkRun.start(settings, device)
+            train(run)
+            result = complete(run, keep=True)
+    return with_seconds(result, attempt.seconds_before + time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def repeatable(threads: int) -> Iterator[None]:
+    """Sums in the same order each time; the settings of torch are restored afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.backends.cudnn.flags(
+            enabled=True,
+            deterministic=True,
+            benchmark=False,
+            allow_tf32=TF32.of_this_process().convolutions,
+        ):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def with_seconds(result: RunResult, seconds: float) -> RunResult:
+    """The result with the time it took, known only at the end."""
+    return dataclasses.replace(result, seconds=seconds)
+
+
+def train(run: NetworkRun) -> None:
+    """Train until a stop rule or the last epoch, and measure on the way where the study says so.
+
+    What was seen goes into the run's history. A training that was saved goes on from there.
+    """
+    settings, saved, epochs = run.settings, current().training(run), Epochs(run)
+    ending = Ending(settings.stop, settings.training.epochs)
+    if saved.state is not None:
+        ending.replay(run.history, settings)
+        epochs.restore(saved.state)
+    history = run.history
+    while not history.outcome:
+        epoch = saved.epoch + 1
+        epochs.step.start_epoch()
+        for x, y in epochs.batches():
+            epochs.step(x, y)
+        steps = epochs.step.end_epoch()
+        if settings.evaluated_at(epoch) or ending.reached_by(steps) or not _is_finite(run.model):
+            row = _evaluated(run.model, run.data, epoch)
+            measured = measure_epoch(run, row)
+            history.add(row, measured)
+            history.outcome = ending.after(row, measured, steps)
+        saved.after_epoch(epochs.state)
+
+
+def _is_finite(model: nn.Module) -> bool:
+    return bool(finite(param[None] for param in model.parameters())[0])
+
+
+def _evaluated(model: nn.Module, data: RunData, epoch: int) -> EpochRow:
+    validation = (None, None) if data.validation is None else evaluate(model, *data.validation)
+    return EpochRow(
+        epoch,
+        *evaluate(model, data.x, data.y),
+        *evaluate(model, data.test_x, data.test_y),
+        *validation,
+    )
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
+    """Mean loss and accuracy, in eval mode."""
+    model.eval()
+    loss = torch.zeros((), dtype=torch.float64, device=x.device)
+    correct = torch.zeros((), dtype=torch.int64, device=x.device)
+    for part, targets in zip(x.split(EVALUATED), y.split(EVALUATED), strict=True):
+        outputs = model(part)
+        loss += F.cross_entropy(outputs, targets, reduction="none").double().sum()
+        correct += (outputs.argmax(dim=1) == targets).sum()
+    return float(loss) / len(x), float(correct) / len(x)
+
+
+def _cuda(device: str | torch.device) -> list[torch.device]:
+    place = torch.device(device)
+    return [place] if place.type == "cuda" else []

@@ -1,0 +1,88 @@
+"""Stores that may be read but not written: of another user, in an archive, on a read-only disk.
+
+SQLite writes even where it only reads: a store with a write-ahead log needs a file for the log's
+index. So a copy is made in a temporary folder, of one moment of the store, and that is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import sqlite3
+
+from spiritlevel.ground.errors import SpiritlevelError
+
+from .database import DATABASE
+
+TRIES = 5
+PATIENCE = 10.0  # seconds to wait for a process that writes
+Stamps = list[tuple[int, int, int] | None]
+
+
+def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The database, its log and the log's index."""
+    return [folder / (DATABASE + end) for end in ("", "-wal", "-shm")]
+
+
+def is_writable(folder: pathlib.Path) -> bool:
+    """Whether a study's database can be written, and files be made beside it."""
+    effective = os.access in os.supports_effective_ids
+    return all(
+        os.access(path, os.W_OK, effective_ids=effective) for path in (folder, folder / DATABASE)
+    )
+
+
+def copy_store(folder: pathlib.Path, target: pathlib.Path) -> None:
+    """Copy the database with all that is in its log; not a byte is written in `folder`."""
+    database, log, index = files_of(folder)
+    try:
+        for _ in range(TRIES):
+            before = _stamps(folder)
+            if _size(log) and index.exists():  # a process has it open, and locks hold
+                _back_up(database, target / DATABASE)
+                return
+            for file in (database, log):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(file, target / file.name)
+            if before == _stamps(folder):
+                return
+    except (OSError, sqlite3.Error) as error:
+        raise SpiritlevelError(
+            f"The study's store {str(database)!r} cannot be read: {error}. It cannot be written "
+            "either, so it was to be copied to a temporary folder. Check that you may read it and "
+            "that there is room."
+        ) from error
+    raise SpiritlevelError(
+        f"The study's store {str(database)!r} is being written, and may only be read here. Try "
+        "again in a moment."
+    )
+
+
+def _back_up(database: pathlib.Path, target: pathlib.Path) -> None:
+    uri = f"{database.absolute().as_uri()}?mode=ro&readonly_shm=1"
+    with (
+        contextlib.closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE)) as source,
+        contextlib.closing(sqlite3.connect(target)) as copy,
+    ):
+        source.backup(copy)
+
+
+def _stamps(folder: pathlib.Path) -> Stamps:
+    stamps: Stamps = []
+    for path in files_of(folder)[:2]:
+        try:
+            status = os.stat(path)
+        except OSError:
+            stamps.append(None)
+        else:
+            stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
+    return stamps
+
+
+def _size(path: pathlib.Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,42 @@
+"""Statistics of a population of models: what a measure says about a target, and how surely."""
+
+from .clusters import clustered
+from .correlations import (
+    Correlation,
+    kendall,
+    pearson,
+    spearman,
+)
+from .granulated import AxisKendall, GranulatedKendall, granulated_kendall
+from .holm import Holm, holm
+from .levels import Levels, Within, levels
+from .partial import partial_correlation
+from .regression import Regression, regression
+from .sign_error import Environment, SignError, sign_error
+from .table import summary
+from .text import MeasureStatistics, StudyStatistics
+
+__all__ = [
+    "AxisKendall",
+    "Correlation",
+    "Environment",
+    "GranulatedKendall",
+    "Holm",
+    "Levels",
+    "MeasureStatistics",
+    "Regression",
+    "SignError",
+    "StudyStatistics",
+    "Within",
+    "clustered",
+    "granulated_kendall",
+    "holm",
+    "kendall",
+    "levels",
+    "partial_correlation",
+    "pearson",
+    "regression",
+    "sign_error",
+    "spearman",
+    "summary",
+]

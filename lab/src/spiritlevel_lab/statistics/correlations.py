@@ -1,0 +1,248 @@
+"""Pearson, Spearman and Kendall, each with its interval, its p, and what was left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from spiritlevel.ground.errors import SpiritlevelError, brief
+
+from ._arrays import (
+    Array,
+    check_confidence,
+    finite_points,
+    numpy,
+    scipy_special,
+    scipy_stats,
+    why_undefined,
+)
+from .intervals import (
+    FORMULAS,
+    SWAP,
+    Interval,
+    bca,
+    by_formula,
+)
+from .resampling import LEFT_ONE_OUT, OF_COUNTS
+
+Kind = Literal["pearson", "spearman", "kendall"]
+Method = Literal["formula", "bca"]
+
+WEAK = 0.1  # an interval around 0 that stays below this does say something: the relation is weak
+EXACT_UP_TO = 8  # points: 8! = 40,320 orders are counted through for Spearman's p
+UNCLEAR = "no clear association at this n"
+RISES, FALLS = FINDINGS = ("rises with the target", "falls as the target rises")
+
+
+@dataclasses.dataclass(frozen=True)
+class Correlation:
+    """A coefficient with everything needed to read it.
+
+    `value` is nan where none exists, and `reason` says why; `reason` may also qualify an interval.
+    `given` names the confounders a partial correlation holds fixed.
+    """
+
+    kind: str
+    value: float
+    low: float
+    high: float
+    p: float
+    n: int
+    excluded: int  # runs left out because a number is missing or not finite
+    interval_method: str
+    confidence: float
+    given: tuple[str, ...] = ()
+    reason: str = ""
+    clusters: int | None = None  # settings that interval and p count; None: they count runs
+
+    @property
+    def verdict(self) -> str:
+        """What may be claimed from it, in words."""
+        if math.isnan(self.value):
+            return f"undefined: {self.reason}"
+        if math.isnan(self.low):
+            return f"no interval: {self.reason}"
+        if max(abs(self.low), abs(self.high)) < WEAK:
+            return "at most weak"
+        # A perfect line has an interval without width; p knows how few points it has.
+        if self.low <= 0.0 <= self.high or self.p > 1.0 - self.confidence:
+            return UNCLEAR
+        return RISES if self.value > 0 else FALLS
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return f"undefined ({self.reason})"
+        if math.isnan(self.low):
+            return f"{self.value:+.2f} [no interval]"
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def pearson(
+    values: Iterable[float | None],
+    target: Iterable[float | None],
+    *,
+    confidence: float = 0.95,
+    interval: Method = "formula",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Correlation:
+    """Linear correlation r; p from Student's t with n − 2 degrees of freedom.
+
+    The Fisher interval holds for normal samples. With heavy tails it is too narrow: of 60 points
+    from an elliptical t with 3 degrees of freedom (ρ = 0.6) its 95 % intervals hold the truth 72 %
+    of the time, those of BCa 87 %. Rank correlations hardly suffer.
+
+    Args:
+        values: of the measure, one a run; None or a non-finite number leaves the run out.
+        target: what it should predict, such as the generalization gap.
+        confidence: of the interval.
+        interval: "formula" (Fisher z; for Kendall a score interval) or "bca" (bootstrap).
+        resamples: of the bootstrap.
+        seed: of the bootstrap; the same seed gives the same interval.
+
+    >>> print(pearson([1, 2, 3, 4, 5, 6], [1.1, 1.9, 3.2, 3.8, 5.1, 6.2]))
+    +1.00 [+0.97, +1.00]
+    """
+    return _correlation("pearson", values, target, confidence, interval, resamples, seed)
+
+
+def spearman(
+    values: Iterable[float | None],
+    target: Iterable[float | None],
+    *,
+    confidence: float = 0.95,
+    interval: Method = "formula",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Correlation:
+    """Rank correlation ρ, ties at their middle rank; arguments as for `pearson`.
+
+    p counts all orders through for up to 8 points, and is Student's t with n − 2 degrees beyond.
+    """
+    return _correlation("spearman", values, target, confidence, interval, resamples, seed)
+
+
+def kendall(
+    values: Iterable[float | None],
+    target: Iterable[float | None],
+    *,
+    confidence: float = 0.95,
+    interval: Method = "formula",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Correlation:
+    """Kendall's τ-b: concordant less discordant pairs, corrected for ties; arguments as `pearson`.
+
+    The formula's interval is that of a normal sample, found by turning a test around: see
+    `score_interval`. The heavy tails above bring it to 91 %, and ties in both columns lower still;
+    BCa hardly suffers.
+    p is that of scipy: exact for small samples without ties, else normal with tie correction.
+    """
+    return _correlation("kendall", values, target, confidence, interval, resamples, seed)
+
+
+def undefined(
+    kind: str, reason: str, *, n: int, excluded: int, confidence: float, given: tuple[str, ...] = ()
+) -> Correlation:
+    """A result that says why there is none: a table over many measures goes on."""
+    nan = math.nan
+    return Correlation(kind, nan, nan, nan, nan, n, excluded, "none", confidence, given, reason)
+
+
+def p_of_t(value: float, degrees: int) -> float:
+    """Two-sided p of a correlation that has this many degrees of freedom."""
+    if abs(value) >= 1.0:
+        return 0.0
+    t = abs(value) * math.sqrt(degrees / ((1.0 - value) * (1.0 + value)))
+    # the same function as scipy.stats.t.sf, without the checks that take far longer than it
+    return float(2.0 * scipy_special().stdtr(degrees, -t))
+
+
+def _correlation(
+    kind: Kind,
+    values: Iterable[float | None],
+    target: Iterable[float | None],
+    confidence: float,
+    interval: Method,
+    resamples: int,
+    seed: int,
+) -> Correlation:
+    check_confidence(confidence)
+    if interval not in ("formula", "bca"):
+        raise SpiritlevelError(
+            "The 'interval' argument must be 'formula' or 'bca' (bootstrap). "
+            f"Got {brief(interval)}."
+        )
+    points = finite_points(values=values, target=target)
+    x, y = points.columns
+    n, excluded = points.n, points.excluded
+    reason = why_undefined(points, measure=x, target=y)
+    if reason:
+        return undefined(kind, reason, n=n, excluded=excluded, confidence=confidence)
+    value, p = _VALUE_AND_P[kind](x, y)
+    if interval == "formula":
+        method, ends = FORMULAS[kind], by_formula(kind, value, n, confidence=confidence)
+    else:
+        method = f"BCa bootstrap, {resamples} resamples, seed {seed}"
+        ends = _resampled(kind, x, y, confidence, resamples, seed)
+    return Correlation(
+        kind, value, ends.low, ends.high, p, n, excluded, method, confidence, reason=ends.reason
+    )
+
+
+def _resampled(
+    kind: Kind, x: Array, y: Array, confidence: float, resamples: int, seed: int
+) -> Interval:
+    of_counts = OF_COUNTS[kind]
+    ends = bca(
+        lambda counts: of_counts(x, y, counts),
+        len(x),
+        confidence=confidence,
+        resamples=resamples,
+        seed=seed,
+        left_one_out=lambda: LEFT_ONE_OUT[kind](x, y),
+    )
+    if kind in SWAP and ends.low == ends.high:
+        return Interval(math.nan, math.nan, "all resamples are in one order")
+    return ends
+
+
+def _pearson(x: Array, y: Array) -> tuple[float, float]:
+    value = of_all("pearson", x, y)
+    return value, p_of_t(value, len(x) - 2)
+
+
+def _spearman(x: Array, y: Array) -> tuple[float, float]:
+    value = of_all("spearman", x, y)
+    return value, _exact_p(x, y) if len(x) <= EXACT_UP_TO else p_of_t(value, len(x) - 2)
+
+
+def of_all(kind: Kind, x: Array, y: Array) -> float:
+    """The coefficient of all points."""
+    return float(OF_COUNTS[kind](x, y, numpy().ones((1, len(x))))[0])
+
+
+def _exact_p(x: Array, y: Array) -> float:
+    """Share of all orders of y with a Spearman correlation at least as far from 0."""
+    np, stats = numpy(), scipy_stats()
+    middle = (len(x) + 1) / 2
+    ranks_x, ranks_y = stats.rankdata(x) - middle, stats.rankdata(y) - middle
+    products = abs(ranks_y[_orders(len(x))] @ ranks_x)
+    return float(np.mean(products >= abs(ranks_x @ ranks_y) - 1e-9))  # ranks are multiples of ½
+
+
+@functools.cache
+def _orders(count: int) -> Any:
+    return numpy().array(list(itertools.permutations(range(count))))
+
+
+def _kendall(x: Array, y: Array) -> tuple[float, float]:
+    result = scipy_stats().kendalltau(x, y)
+    return float(result.statistic), float(result.pvalue)
+
+
+_VALUE_AND_P = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}

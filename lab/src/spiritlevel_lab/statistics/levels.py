@@ -1,0 +1,311 @@
+"""A correlation within settings, between settings and over all runs: three different questions.
+
+Over all runs both differences are mixed. If settings differ in one direction and the networks of
+one setting in the other, the sign of the mixture says nothing about a single network (Simpson's
+paradox).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+from ._arrays import (
+    Array,
+    finite_points,
+    is_constant,
+    numpy,
+)
+from .clusters import (
+    MIN_CLUSTERS,
+    clustered,
+    numbered,
+    student_quantile,
+)
+from .correlations import (
+    WEAK,
+    Correlation,
+    Kind,
+    kendall,
+    of_all,
+    pearson,
+    spearman,
+)
+from .resampling import OF_COUNTS
+from .shared import (
+    doubt,
+    is_clear,
+    may_be_alike,
+    over_shared,
+    uncounted,
+    widest,
+)
+
+MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
+CORRELATIONS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """Correlations within single settings: their mean, with Student's interval.
+
+    It is over settings, or over seeds that settings share, whichever is wider.
+    """
+
+    value: float
+    low: float
+    high: float
+    by_setting: Mapping[str, float]  # of the settings that have one
+    num_settings: int  # with or without one
+
+    @property
+    def n(self) -> int:
+        """Settings that it rests on."""
+        return len(self.by_setting)
+
+    @property
+    def num_positive(self) -> int:
+        """Settings within which the correlation is above 0."""
+        return sum(value > 0 for value in self.by_setting.values())
+
+    def __str__(self) -> str:
+        if not self.by_setting:
+            return "undefined (no setting has enough runs)"
+        ends = "no interval" if math.isnan(self.low) else f"{self.low:+.2f}, {self.high:+.2f}"
+        return f"{self.value:+.2f} [{ends}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Levels:
+    """The same two columns on three levels; `pooled` counts runs and `clustered` settings.
+
+    `shared` counts groups of runs, by what they share, where that has values enough.
+    """
+
+    pooled: Correlation
+    clustered: Correlation
+    between: Correlation
+    within: Within
+    shared: Mapping[str, Correlation] = dataclasses.field(default_factory=dict)
+    uncounted: tuple[str, ...] = ()  # axes, where none has values enough for such groups
+
+    @property
+    def widest(self) -> str:
+        """What those groups share whose interval is the widest; "" where there is none."""
+        return widest(self.shared)
+
+    @property
+    def over_groups(self) -> str:
+        """The widest interval over groups of settings, and what these share; "" without one."""
+        if not self.widest:
+            return ""
+        found = self.shared[self.widest]
+        return f"{_ends(found)} ({found.clusters} by {self.widest})"
+
+    @property
+    def cautious(self) -> Correlation:
+        """Over all, with the wider interval: over settings, or over groups of them."""
+        found = {"": self.clustered, **self.shared}
+        return found[widest(found)]
+
+    @property
+    def doubt(self) -> str:
+        """What is shared that makes a clear correlation unclear if it counts once; or ""."""
+        return doubt(self.clustered, self.shared)
+
+    @property
+    def blind_spot(self) -> str:
+        """Where it is clear: that runs may be alike in a way that no interval counts; or ""."""
+        if self.doubt or not self.uncounted or not is_clear(self.clustered):
+            return ""
+        return (
+            f"{may_be_alike(*self.uncounted)}. With fewer than {MIN_CLUSTERS} values that cannot "
+            "be counted, and the interval may be too narrow."
+        )
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether the sign within settings is not that over all runs, or not that between them.
+
+        Correlations below 0.1 have no sign that counts.
+        """
+        within = self.within.value
+        return any(
+            min(abs(within), abs(other)) >= WEAK and within * other < 0
+            for other in (self.pooled.value, self.between.value)
+        )
+
+    @property
+    def signs(self) -> str | None:
+        """Whether those of the levels "agree" or "differ", or one is "near 0"; None without one."""
+        values = (self.within.value, self.between.value, self.pooled.value)
+        if any(math.isnan(value) for value in values):
+            return None
+        if self.disagrees:
+            return "differ"
+        return "near 0" if min(map(abs, values)) < WEAK else "agree"
+
+    @property
+    def sentence(self) -> str:
+        """What the levels say together; "" where there is nothing to say."""
+        within = self.within
+        if not within.by_setting:
+            return self._of_the_doubt
+        levels = (
+            f"within one setting the correlation is {within} on average, positive in "
+            f"{within.num_positive} of {within.n} settings{self._too_few}; between the means of "
+            f"{self.between.n} settings it is {self.between}; over all {self.pooled.n} runs "
+            f"{self.pooled}, and {_ends(self.clustered)} if settings are counted and not runs."
+        )
+        if not self.disagrees:
+            said = f"{levels[0].upper()}{levels[1:]}"
+        else:
+            said = (
+                f"The signs differ between the levels (Simpson's paradox): {levels} What holds "
+                "between settings need not hold between networks of one setting."
+            )
+        return f"{said} {self._of_the_doubt}".rstrip()
+
+    @property
+    def caveat(self) -> str:
+        """The part of it that takes something away from the correlation over all; or ""."""
+        return self.sentence if self.disagrees else self._of_the_doubt
+
+    @property
+    def _too_few(self) -> str:
+        left = self.within.num_settings - self.within.n
+        return (
+            f" ({left} more {'has' if left == 1 else 'have'} too few runs that differ)"
+            if left
+            else ""
+        )
+
+    @property
+    def _of_the_doubt(self) -> str:
+        if not self.doubt:
+            return self.blind_spot
+        found = self.shared[self.doubt]
+        return (
+            f"{may_be_alike(self.doubt)}: counting the {found.clusters} "
+            f"groups of them and not the {self.clustered.clusters} settings, the interval is "
+            f"{_ends(found)}, which contains 0."
+        )
+
+
+def levels(
+    values: Iterable[float | None],
+    target: Iterable[float | None],
+    settings: Sequence[Hashable],
+    *,
+    axes: Mapping[str, Sequence[object]] | None = None,
+    seeds: Sequence[object] = (),
+    kind: Kind = "spearman",
+    confidence: float = 0.95,
+) -> Levels:
+    """The correlation within settings, between them, and over all runs.
+
+    Args:
+        values: of the measure, one a run; None or a non-finite number leaves the run out.
+        target: what it should predict.
+        settings: the setting of each run; its text names it.
+        axes: what the settings consist of, by name, with its value in each run: then intervals
+            count what settings share as well.
+        seeds: that of each run, if settings share them: then intervals count seeds as well.
+        kind: "pearson", "spearman" or "kendall".
+        confidence: of all intervals.
+
+    >>> x = [1, 2, 3, 4, 3, 4, 5, 6, 5, 6, 7, 8]  # rises within each setting,
+    >>> y = [7, 8, 8, 9, 4, 5, 5, 6, 1, 2, 2, 3]  # and falls from setting to setting
+    >>> found = levels(x, y, ["a"] * 4 + ["b"] * 4 + ["c"] * 4)
+    >>> round(found.within.value, 2), round(found.pooled.value, 2), found.disagrees
+    (0.95, -0.63, True)
+    """
+    values, target = list(values), list(target)
+    points = finite_points(values=values, target=target)
+    x, y = points.columns
+    names = [str(settings[place]) for place in points.kept]
+    places, num = numbered(names)
+    members = [numpy().flatnonzero(places == group) for group in range(num)]
+    means = [[float(column[group].mean()) for group in members] for column in (x, y)]
+    correlation = CORRELATIONS[kind]
+    return Levels(
+        pooled=correlation(values, target, confidence=confidence),
+        clustered=clustered(values, target, settings, kind=kind, confidence=confidence),
+        between=correlation(*means, confidence=confidence),
+        within=_within(
+            *(kind, x, y, {names[group[0]]: group for group in members}, confidence),
+            [str(seeds[place]) for place in points.kept] if seeds else [],
+        ),
+        shared=over_shared(
+            values, target, axes or {}, seeds=seeds, kind=kind, confidence=confidence
+        ),
+        uncounted=uncounted(axes or {}, seeds),
+    )
+
+
+def _within(
+    kind: Kind,
+    x: Array,
+    y: Array,
+    members: Mapping[str, Array],
+    confidence: float,
+    seeds: Sequence[str],
+) -> Within:
+    usable = {
+        name: group
+        for name, group in members.items()
+        if len(group) >= MIN_RUNS and not (is_constant(x[group]) or is_constant(y[group]))
+    }
+    found = {name: of_all(kind, x[group], y[group]) for name, group in usable.items()}
+    mean, low, high = _student(list(found.values()), confidence)
+    if seeds and found:
+        half = _over_seeds(kind, x, y, list(usable.values()), list(found.values()), seeds)
+        half *= student_quantile(confidence, len(set(seeds)) - 1)
+        if half > mean - low:  # of two that are too narrow if the other matters
+            low, high = mean - half, mean + half
+    return Within(mean, max(-1.0, low), min(1.0, high), found, len(members))
+
+
+def _over_seeds(
+    kind: Kind,
+    x: Array,
+    y: Array,
+    groups: Sequence[Array],
+    found: Sequence[float],
+    seeds: Sequence[str],
+) -> float:
+    """The error of their mean, from leaving out each seed in all settings; 0 where it is unknown.
+
+    It is known where there are seeds enough to be counted.
+    """
+    np = numpy()
+    places, num = numbered(seeds)
+    if num < MIN_CLUSTERS:
+        return 0.0
+    means = np.full(num, float(np.sum(found)))
+    for group, whole in zip(groups, found, strict=True):
+        if len(group) > MIN_RUNS:
+            left = 1.0 - (places[group][None, :] == np.arange(num)[:, None])
+            means += OF_COUNTS[kind](x[group], y[group], left) - whole
+    means /= len(found)
+    away = means[np.isfinite(means)] - np.mean(found)  # without some seed all may be equal
+    return math.sqrt((num - 1) * float(np.mean(away**2))) if len(away) else 0.0
+
+
+def _student(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
+    np = numpy()
+    if not values:
+        return math.nan, math.nan, math.nan
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return mean, math.nan, math.nan
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = student_quantile(confidence, len(values) - 1) * error
+    return mean, mean - half, mean + half
+
+
+def _ends(correlation: Correlation) -> str:
+    if math.isnan(correlation.low):
+        return "no interval"
+    return f"[{correlation.low:+.2f}, {correlation.high:+.2f}]"

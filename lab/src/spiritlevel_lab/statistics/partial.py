@@ -1,0 +1,190 @@
+"""Partial correlation: what a measure still says about the gap once confounders are held fixed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Literal
+
+from spiritlevel.ground.errors import SpiritlevelError, brief
+
+from ._arrays import (
+    MIN_POINTS,
+    Array,
+    check_confidence,
+    finite_points,
+    is_constant,
+    numpy,
+    scaled,
+    scipy_stats,
+    why_undefined,
+)
+from .clusters import (
+    how,
+    in_blocks,
+    jackknife,
+    numbered,
+)
+from .correlations import Correlation, p_of_t, undefined
+from .intervals import FORMULAS, by_formula
+from .resampling import pearson_of_counts
+
+NOTHING_LEFT = 1e-7  # of a unit column, after the confounders are taken out: rounding or as good as
+
+
+def partial_correlation(
+    values: Iterable[float | None],
+    target: Iterable[float | None],
+    confounders: Mapping[str, Iterable[float | None]],
+    *,
+    kind: Literal["pearson", "spearman"] = "pearson",
+    confidence: float = 0.95,
+    clusters: Sequence[Hashable] | None = None,
+) -> Correlation:
+    """Correlation of what linear regression on the confounders leaves of measure and target.
+
+    "spearman" does the same to ranks. p is Student's t with n − 2 − k degrees of freedom for k
+    confounders, the interval is Fisher's with n − k in the place of n. A confounder that is
+    constant or a combination of those before it takes nothing more out: it is dropped, and
+    `reason` names it. With `clusters`, the setting of each run, interval and p count settings and
+    not runs: see `clustered`.
+
+    >>> size = [1.0, 2, 3, 4, 5, 6, 7, 8]
+    >>> gap, measure = [2.1, 3.9, 6, 8.1, 9.9, 12, 14.1, 15.9], [1, 2.1, 3, 3.9, 5, 6.1, 7, 7.9]
+    >>> print(partial_correlation(measure, gap, {"size": size}))
+    -0.28 [-0.85, +0.60]
+    """
+    check_confidence(confidence)
+    if kind not in ("pearson", "spearman"):
+        raise SpiritlevelError(
+            f"The 'kind' argument must be 'pearson' or 'spearman'. Got {brief(kind)}."
+        )
+    points = finite_points(values=values, target=target, **_columns(confounders))
+    name = f"partial {kind}"
+    n, excluded = points.n, points.excluded
+
+    x, y, *others = points.columns
+    columns = dict(zip(confounders, others, strict=True))
+    reason = why_undefined(points, measure=x, target=y)
+    given: tuple[str, ...] = tuple(confounders)
+    if not reason:
+        value, reason, given, dropped = _coefficient(kind, x, y, columns)
+    if reason:
+        return undefined(name, reason, n=n, excluded=excluded, confidence=confidence, given=given)
+    ends = by_formula(kind, value, n, confidence=confidence, given=len(given))
+    found = Correlation(
+        name,
+        value,
+        ends.low,
+        ends.high,
+        p_of_t(value, n - 2 - len(given)),
+        n,
+        excluded,
+        f"{FORMULAS[kind]}, n − {len(given)}",
+        confidence,
+        given,
+        "; ".join([*dropped, *filter(None, [ends.reason])]),
+    )
+    if clusters is None:
+        return found
+    found = dataclasses.replace(found, reason="; ".join(dropped))
+    settings = [clusters[place] for place in points.kept]
+    return _over_settings(found, kind, x, y, columns, settings)
+
+
+def _coefficient(
+    kind: Literal["pearson", "spearman"], x: Array, y: Array, confounders: Mapping[str, Array]
+) -> tuple[float, str, tuple[str, ...], list[str]]:
+    """The value, or nan and why; the confounders held fixed, and why others are not."""
+    n, others = len(x), list(confounders.values())
+    if kind == "spearman":
+        x, y, *others = (_ranks(column) for column in (x, y, *others))
+    basis, given, dropped = _basis(dict(zip(confounders, others, strict=True)), n)
+    if n - len(given) < MIN_POINTS:
+        need = f"{MIN_POINTS + len(given)} are needed for {len(given)} confounders"
+        return math.nan, f"only {n} finite points, {need}", given, dropped
+    left_x, left_y = _residual(_unit(x), basis), _residual(_unit(y), basis)
+    for what, left in (("measure", left_x), ("target", left_y)):
+        if float(left @ left) <= NOTHING_LEFT**2:
+            reason = f"the {what} is a linear combination of the confounders {', '.join(given)}"
+            return math.nan, reason, given, dropped
+    value = float(pearson_of_counts(left_x, left_y, numpy().ones((1, n)))[0])
+    return value, "", given, dropped
+
+
+def _over_settings(
+    found: Correlation,
+    kind: Literal["pearson", "spearman"],
+    x: Array,
+    y: Array,
+    confounders: Mapping[str, Array],
+    settings: Sequence[Hashable],
+) -> Correlation:
+    """The same coefficient, with interval and p from leaving out each setting in turn."""
+    places, num = numbered(settings)
+    blocks = in_blocks(places)
+    left_out = []
+    for block in range(int(blocks.max()) + 1):
+        kept = blocks != block
+        others = {name: column[kept] for name, column in confounders.items()}
+        few = int(kept.sum()) < MIN_POINTS
+        none = few or is_constant(x[kept]) or is_constant(y[kept])
+        left_out.append(math.nan if none else _coefficient(kind, x[kept], y[kept], others)[0])
+    without = numpy().array(left_out)
+    ends, p = jackknife(found.value, without, kind=kind, confidence=found.confidence)
+    return dataclasses.replace(
+        found,
+        low=ends.low,
+        high=ends.high,
+        p=p,
+        interval_method=how(num),
+        reason="; ".join(filter(None, [found.reason, ends.reason])),
+        clusters=num,
+    )
+
+
+def _columns(
+    confounders: Mapping[str, Iterable[float | None]],
+) -> dict[str, Iterable[float | None]]:
+    """Under names that cannot meet those of the other columns."""
+    return {f"confounder {name}": column for name, column in confounders.items()}
+
+
+def _ranks(column: Array) -> Array:
+    """Middle ranks; what differs by rounding alone stays constant instead of being ordered."""
+    return column if is_constant(column) else scipy_stats().rankdata(column)
+
+
+def _basis(confounders: Mapping[str, Array], n: int) -> tuple[Array, tuple[str, ...], list[str]]:
+    """Orthonormal columns that span 1 and the confounders; those used, and why others are not."""
+    np = numpy()
+    basis = np.full((n, 1), n**-0.5)
+    given: list[str] = []
+    dropped = []
+    for name, column in confounders.items():
+        if is_constant(column):
+            dropped.append(f"{name} dropped: the same in all runs")
+            continue
+        left = _residual(_unit(column), basis)
+        size = float(np.linalg.norm(left))
+        if size <= NOTHING_LEFT:
+            dropped.append(f"{name} dropped: a linear combination of {', '.join(given)}")
+            continue
+        basis = np.column_stack([basis, _residual(left / size, basis)])
+        given.append(name)
+    return basis, tuple(given), dropped
+
+
+def _residual(column: Array, basis: Array) -> Array:
+    """What is orthogonal to the basis; twice, so that rounding of the first time goes too."""
+    for _ in range(2):
+        column = column - basis @ (basis.T @ column)
+    return column
+
+
+def _unit(column: Array) -> Array:
+    """Centred and of length 1."""
+    away = scaled(column)
+    away = away - away.mean()
+    return away / float(away @ away) ** 0.5

@@ -1,0 +1,226 @@
+"""All statistics of a study: a row a measure, n and exclusions always shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from spiritlevel.ground.errors import SpiritlevelError
+
+from ._arrays import check_confidence, finite_points
+from .changes import Pooling
+from .correlations import (
+    FINDINGS,
+    UNCLEAR,
+    Correlation,
+    kendall,
+    pearson,
+    spearman,
+)
+from .granulated import Seeds, granulated_kendall
+from .holm import Holm, holm
+from .levels import levels
+from .neighbours import Grid
+from .partial import partial_correlation
+from .regression import regression
+from .shared import over_shared, sharing
+from .sign_error import sign_error
+from .text import JUDGED, MeasureStatistics, StudyStatistics
+from .text import plain as plain
+
+KINDS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
+LEVELS: tuple[Literal["pearson", "spearman"], ...] = ("pearson", "spearman")
+PARTIALS = ("partial_pearson", "partial_spearman")
+
+
+def summary(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    seeds: Seeds = "hold",
+    seed_key: str = "seed",
+    num_test: int | None = None,
+    loss_range: float = 1.0,
+    pooling: Pooling = "change",
+    min_effective: float = 12.0,
+) -> StudyStatistics:
+    """Every statistic of every measure.
+
+    Args:
+        rows: one mapping a run with "settings" (hyperparameters), "measures" (name to value) and
+            "target" (such as the generalization gap), and "confounders" (name to value) if any.
+            A missing or non-finite number leaves the run out where that number is needed.
+        confidence: of all intervals.
+        resamples: of the BCa bootstrap; 0 leaves it out.
+        seed: of the bootstrap.
+        seeds: see `granulated_kendall`.
+        seed_key: the name of the seed in the settings.
+        num_test: this and the rest: see `sign_error`.
+        loss_range: as above.
+        pooling: as above.
+        min_effective: as above.
+    """
+    _check_rows(rows)
+    check_confidence(confidence)  # also where no measure is there to ask for an interval
+    target = [row["target"] for row in rows]
+    settings = Grid.read([row["settings"] for row in rows])
+    confounders = _columns([row.get("confounders", {}) for row in rows])
+    clusters = _clusters([row["settings"] for row in rows], seed_key)
+    axes = _columns([{k: v for k, v in row["settings"].items() if k != seed_key} for row in rows])
+    given_seeds = [row["settings"].get(seed_key) for row in rows]
+    measures = {}
+    for name, values in _columns([row["measures"] for row in rows]).items():
+        # A measure that is a confounder too is judged given the other confounders.
+        others = {other: column for other, column in confounders.items() if other != name}
+        measures[name] = MeasureStatistics(
+            name=name,
+            pearson=pearson(values, target, confidence=confidence),
+            spearman=spearman(values, target, confidence=confidence),
+            kendall=kendall(values, target, confidence=confidence),
+            bootstrap=_bootstrap(values, target, confidence, resamples, seed),
+            partial_pearson=_partial("pearson", values, target, others, confidence, clusters),
+            partial_spearman=_partial("spearman", values, target, others, confidence, clusters),
+            regression=regression(values, target, confidence=confidence),
+            granulated=granulated_kendall(values, target, settings, seeds=seeds, seed_key=seed_key),
+            sign_error=sign_error(
+                values,
+                target,
+                settings,
+                num_test=num_test,
+                loss_range=loss_range,
+                pooling=pooling,
+                min_effective=min_effective,
+                seed_key=seed_key,
+            ),
+            levels={}
+            if clusters is None
+            else {
+                kind: levels(
+                    *(values, target, clusters),
+                    axes=axes,
+                    seeds=given_seeds,
+                    kind=kind,
+                    confidence=confidence,
+                )
+                for kind in LEVELS
+            },
+            shared=over_shared(values, target, axes, confidence=confidence)
+            if clusters is None
+            else {},
+        )
+    families = {kind: holm(_p_values(measures, kind)) for kind in (*KINDS, *PARTIALS)}
+    families[JUDGED] = holm({name: row.judged_by.p for name, row in measures.items()})
+    return StudyStatistics(
+        measures={name: _judged(row, families) for name, row in measures.items()},
+        n=len(rows),
+        without_target=finite_points(target=target).excluded,
+        confounders=tuple(confounders),
+        holm=families,
+        confidence=confidence,
+        settings=0 if clusters is None else _number_judged(clusters, target),
+    )
+
+
+def _clusters(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str] | None:
+    """The setting of each run, whatever its seed; None where none is repeated, or there is one."""
+    found = [
+        json.dumps({k: v for k, v in each.items() if k != seed_key}, sort_keys=True, default=str)
+        for each in settings
+    ]
+    return found if 1 < len(set(found)) < len(found) else None
+
+
+def _number_judged(clusters: Sequence[str], target: Sequence[float | None]) -> int:
+    """Settings of which a run has a target."""
+    return len({clusters[place] for place in finite_points(target=target).kept})
+
+
+def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        raise SpiritlevelError("The 'rows' argument must have at least one run. Got none.")
+    for i, row in enumerate(rows):
+        missing = [key for key in ("settings", "measures", "target") if key not in row]
+        if missing:
+            raise SpiritlevelError(
+                "Each of the 'rows' must be a mapping with 'settings', 'measures' and 'target'. "
+                f"Row {i} lacks {', '.join(missing)} and has {', '.join(row) or 'nothing'}. A run "
+                "that failed keeps its row, with None as target."
+            )
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """By name, in order of appearance; None where a run lacks it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _bootstrap(
+    values: list[float | None],
+    target: list[float | None],
+    confidence: float,
+    resamples: int,
+    seed: int,
+) -> dict[str, Correlation]:
+    if resamples == 0:
+        return {}
+    return {
+        kind: correlation(
+            values, target, confidence=confidence, interval="bca", resamples=resamples, seed=seed
+        )
+        for kind, correlation in KINDS.items()
+    }
+
+
+def _partial(
+    kind: Literal["pearson", "spearman"],
+    values: list[float | None],
+    target: list[float | None],
+    confounders: Mapping[str, list[float | None]],
+    confidence: float,
+    clusters: Sequence[str] | None,
+) -> Correlation | None:
+    if not confounders:
+        return None
+    return partial_correlation(
+        values, target, confounders, kind=kind, confidence=confidence, clusters=clusters
+    )
+
+
+def _p_values(rows: Mapping[str, MeasureStatistics], kind: str) -> dict[str, float]:
+    correlations: dict[str, Correlation | None] = {n: getattr(row, kind) for n, row in rows.items()}
+    return {name: math.nan if c is None else c.p for name, c in correlations.items()}
+
+
+def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStatistics:
+    """The row with its corrected p and the verdict that follows."""
+    corrected = {
+        kind: family.adjusted[row.name]
+        for kind, family in families.items()
+        if row.name in family.adjusted
+    }
+    verdict = _verdict(row, corrected)
+    if verdict.startswith(FINDINGS) and row.doubt:
+        verdict += f"; unclear if {sharing(row.doubt)} count once"
+    return dataclasses.replace(row, holm=corrected, verdict=verdict)
+
+
+def _verdict(row: MeasureStatistics, corrected: Mapping[str, float]) -> str:
+    """Spearman's, unless the correction over measures or the confounders take it away."""
+    verdict = row.judged_by.verdict
+    if verdict not in FINDINGS:
+        return verdict
+    if corrected[JUDGED] > 1.0 - row.spearman.confidence:
+        return f"{UNCLEAR} after Holm"
+    given = row.partial_spearman
+    if given is None:
+        return verdict
+    if given.verdict == verdict:
+        return f"{verdict}, also given the confounders"
+    if given.verdict in FINDINGS:
+        return f"{verdict}, but turns round given the confounders"
+    return f"{verdict}; given the confounders: {given.verdict.split(':')[0]}"

@@ -1,0 +1,125 @@
+"""Networks that are not trained decide nothing, and the page says how many there are and why."""
+
+import math
+
+import pytest
+
+from spiritlevel_lab.claims.findings import VERDICTS, above, verdict
+from spiritlevel_lab.claims.judged import TITLE, judged
+from spiritlevel_lab.claims.numbers import mean
+from spiritlevel_lab.claims.trained import Limit, NotAsked, Trained
+from spiritlevel_lab.papers import find, names
+from spiritlevel_lab.papers.experiment import Experiment, Outcome, Table
+from spiritlevel_lab.papers.publishing.records import load
+
+
+def analyse(rows):
+    number = mean(row["m"] for row in rows)
+    findings = [above("m is above 0", number)]
+    return Outcome(Table(("n",), [[len(rows)]]), findings, verdict(findings), "m", why="because")
+
+
+def experiment(trained):
+    texts = dict.fromkeys(("name", "title", "source", "claim", "rule", "set_up"), "")
+    return Experiment(
+        **texts, analyse=analyse, trained=trained, columns=(), scaled_down={}, measures=()
+    )
+
+
+def rows_with(losses, **more):
+    return [{"train_loss": loss, "m": 1 + i % 3, **more} for i, loss in enumerate(losses)]
+
+
+SMALL_LOSS = Trained((Limit("train_loss", at_most=0.5),), "By hand.")
+
+
+@pytest.mark.parametrize(
+    ("limit", "values", "met"),
+    [
+        (Limit("train_loss", at_most=0.5), [0.5, 0.51, math.nan, None, math.inf], [0]),
+        (Limit("train_accuracy", at_least=0.9), [0.9, 0.89, math.nan, None, 1.0], [0, 4]),
+        (
+            Limit("outcome", reached=("train_loss", "running_loss")),
+            ["train_loss", "epochs", None, "running_loss"],
+            [0, 3],
+        ),
+    ],
+)
+def test_limits(limit, values, met):
+    assert [i for i, v in enumerate(values) if limit.is_met({limit.column: v})] == met
+    assert not limit.is_met({})
+
+
+def test_untrained_networks_are_left_out_and_counted():
+    rows = [*rows_with([0.1] * 4), *rows_with([2.3, math.nan]), {"m": -99, "outcome": "diverged"}]
+    outcome = judged(experiment(SMALL_LOSS), rows)
+    assert outcome.agrees == "yes"
+    assert outcome.table.rows == [[4]]
+    assert outcome.left_out.startswith(
+        "3 runs, of which 1 diverged, are left out: trained means a training loss of at most 0.5"
+    )
+    assert "Trained are 4 of 7." in outcome.left_out
+    (everyone,) = outcome.more
+    assert (everyone.title, everyone.rows) == (TITLE, [[6]])  # the diverged one has no numbers
+
+
+def test_too_few_trained_networks_are_never_judged():
+    rows = [*rows_with([0.1] * 2), *rows_with([2.3] * 20)]
+    outcome = judged(experiment(SMALL_LOSS), rows)
+    assert analyse(rows).agrees == "yes"
+    assert VERDICTS[outcome.agrees] == "not testable: networks not trained"
+    assert [finding.result for finding in outcome.findings] == ["not judged"]
+    assert "2 of 22, where 3 are needed" in outcome.conclusion
+    assert "Trained means a training loss of at most 0.5" in outcome.left_out
+    assert outcome.why == ""  # an explanation of a result that there is not
+
+
+def test_every_group_needs_trained_networks():
+    by_group = Trained(SMALL_LOSS.limits, "", by="variant")
+    rows = [*rows_with([0.1] * 9, variant="a"), *rows_with([0.1, 0.1, 2.3], variant="b")]
+    outcome = judged(experiment(by_group), rows)
+    assert outcome.agrees == "untrained"
+    assert "9 of 9 (variant a), 2 of 3 (variant b), where 3 in each group" in outcome.conclusion
+    assert judged(experiment(by_group), rows[:9]).agrees == "yes"
+
+
+def test_few_networks_that_are_all_trained_are_judged():
+    outcome = judged(experiment(SMALL_LOSS), rows_with([0.1, 0.2]))
+    assert (outcome.agrees, outcome.left_out, list(outcome.more)) == ("undecided", "", [])
+
+
+def test_only_the_networks_that_are_asked_must_be_trained():
+    asked = Trained(SMALL_LOSS.limits, "", asked=lambda row: row["noise"] == 0, of="those")
+    strong = rows_with([2.3] * 5, noise=1)
+    assert judged(experiment(asked), [*rows_with([0.1] * 3, noise=0), *strong]).left_out == ""
+    assert judged(experiment(asked), [*rows_with([2.3] * 3, noise=0), *strong]).agrees == (
+        "untrained"
+    )
+
+
+def test_a_claim_about_no_networks_is_judged_by_all_runs():
+    free = experiment(NotAsked("Nothing is trained."))
+    assert judged(free, rows_with([2.3] * 5)).agrees == "yes"
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_experiment_asks_for_columns_that_it_records(name):
+    trained = find(name).trained
+    if isinstance(trained, NotAsked):
+        assert trained.why
+        return
+    assert {limit.column for limit in trained.limits} <= set(find(name).columns)
+    assert not trained.by or trained.by in find(name).columns
+    assert ", asked of " in str(trained)
+
+
+UNTRAINED = ("000-table-5", "000-table-6", "000-fig-6", "001-fig-6", "000-fig-7", "004-table")
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_recorded_networks_that_never_learned_are_not_judged(name, request):
+    """Losses of chance and of 368, training accuracies of 0.13 to 0.6: no minima."""
+    *_, record = load(request.config.rootpath / "experiments/results", name)  # the smallest
+    outcome = judged(find(name), record.rows)
+    assert outcome.agrees == "untrained"
+    assert {finding.result for finding in outcome.findings} == {"not judged"}

@@ -1,0 +1,195 @@
+"""CIFAR-10 and CIFAR-100, from the binary version or the python pickles, unpacked or as downloaded.
+
+Binary: one record an image, its label (CIFAR-100: group, then class) and 3,072 bytes, red, green
+and blue one after the other. Pickles hold the same as an array and a list. Archives are read where
+they lie; nothing is extracted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import pickle
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ...ground.errors import SpiritlevelError, brief
+from .members import read_members, where
+from .unpickle import PickledArray, unpickle
+
+PIXELS = 3 * 32 * 32
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What differs between CIFAR-10 and CIFAR-100."""
+
+    name: str
+    splits: Mapping[str, tuple[str, ...]]  # file names, without the ending of the binary version
+    rows: Mapping[str, int]  # in each of those files, as published
+    classes: Mapping[str, int]  # by what is labelled, in the order of the label bytes
+    keys: Mapping[str, str]  # under which a pickle has them
+    folders: tuple[str, str]  # binary, pickles
+    archives: tuple[str, str]
+
+
+KINDS = {
+    "cifar10": _Kind(
+        "cifar10",
+        {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)},
+        {"train": 10_000, "test": 10_000},
+        {"fine": 10},
+        {"fine": "labels"},
+        ("cifar-10-batches-bin", "cifar-10-batches-py"),
+        ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"),
+    ),
+    "cifar100": _Kind(
+        "cifar100",
+        {"train": ("train",), "test": ("test",)},
+        {"train": 50_000, "test": 10_000},
+        {"coarse": 20, "fine": 100},
+        {"coarse": "coarse_labels", "fine": "fine_labels"},
+        ("cifar-100-binary", "cifar-100-python"),
+        ("cifar-100-binary.tar.gz", "cifar-100-python.tar.gz"),
+    ),
+}
+
+
+def read_cifar(
+    path: str | os.PathLike[str],
+    split: str = "train",
+    *,
+    name: str = "cifar10",
+    labels: str = "fine",
+    whole: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Images (N, 3, 32, 32) as float32 in [0, 1] and labels as int64.
+
+    `path` is the .tar.gz as downloaded, or a folder with it, or one with the files. Where both
+    versions are there the binary one is read. `labels="coarse"` gives the 20 groups of CIFAR-100.
+    `whole=False` takes files with another number of images than was published.
+    """
+    kind = KINDS[name]
+    if labels not in kind.classes:
+        raise SpiritlevelError(
+            f"The 'labels' argument of read_cifar must be {' or '.join(map(repr, kind.classes))} "
+            f"for {name}. Got {brief(labels)}. Groups of classes ('coarse') exist in cifar100."
+        )
+    place, files, is_binary = _find(pathlib.Path(path), kind, split)
+    rows = kind.rows[split] if whole else None
+    pixels, targets = [], []
+    for file, content in files.items():
+        at = where(place, file)
+        read = _from_records if is_binary else _from_pickle
+        images, classes = read(content, at=at, kind=kind, labels=labels, rows=rows)
+        _check_labels(classes, at=at, classes=kind.classes[labels])
+        pixels.append(images)
+        targets.append(classes)
+    images = torch.cat(pixels).view(-1, 3, 32, 32)
+    return images.float().div_(255), torch.cat(targets).long()
+
+
+def _find(
+    path: pathlib.Path, kind: _Kind, split: str
+) -> tuple[pathlib.Path, dict[str, bytes], bool]:
+    """Where the files are, what is in them, and whether they are the binary version."""
+    if not path.exists():
+        raise SpiritlevelError(
+            f"The data of {kind.name!r} must be a folder or a .tar.gz. There is no {str(path)!r}. "
+            f"Check the path, or fetch a copy: `spiritlevel data fetch {kind.name}`."
+        )
+    binary = [f"{stem}.bin" for stem in kind.splits[split]]
+    pickles = list(kind.splits[split])
+    places = [path]
+    if path.is_dir():
+        places += [path / inner for inner in (*kind.folders, *kind.archives)]
+    incomplete = ""
+    for place in filter(pathlib.Path.exists, places):
+        members = read_members(place, {*binary, *pickles})
+        for names in (binary, pickles):
+            if all(name in members for name in names):
+                return place, {name: members[name] for name in names}, names is binary
+            missing = [name for name in names if name not in members]
+            if len(missing) < len(names):
+                incomplete = incomplete or f"{str(place)!r} lacks {', '.join(missing)}"
+    raise SpiritlevelError(
+        f"The data of {kind.name!r} must be {kind.archives[0]}, {kind.archives[1]} or all files "
+        f"from one of them ({binary[0]} or {pickles[0]}, ...). "
+        f"{incomplete or f'{str(path)!r} has none of these'}. "
+        f"Check the path, or fetch a copy: `spiritlevel data fetch {kind.name}`."
+    )
+
+
+def _from_records(
+    content: bytes, *, at: str, kind: _Kind, labels: str, rows: int | None
+) -> tuple[Tensor, Tensor]:
+    record = len(kind.classes) + PIXELS
+    expected = rows * record if rows else None
+    if not content or len(content) % record or (expected and len(content) != expected):
+        need = f"{expected}" if expected else f"a multiple of {record}"
+        raise SpiritlevelError(
+            f"The data file {at} must have {need} bytes. Got {len(content)}. "
+            "It is cut short or damaged: fetch it again."
+            + (" Files with fewer images are read with whole=False." if rows else "")
+        )
+    table = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(-1, record)
+    return table[:, len(kind.classes) :], table[:, list(kind.classes).index(labels)]
+
+
+def _from_pickle(
+    content: bytes, *, at: str, kind: _Kind, labels: str, rows: int | None
+) -> tuple[Tensor, Tensor]:
+    try:
+        unpickled = unpickle(content)
+    except pickle.UnpicklingError as error:
+        raise SpiritlevelError(
+            f"The data file {at} must be a pickle of arrays, lists and text. It was refused, "
+            f"and nothing in it was run: it holds {error}, in {len(content)} bytes. "
+            f"Fetch it again, or take the binary version: `spiritlevel data fetch {kind.name}`."
+        ) from error
+    parts = {}
+    if isinstance(unpickled, dict):
+        parts = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in unpickled.items()}
+    array, targets = parts.get("data"), parts.get(kind.keys[labels])
+    if not isinstance(array, PickledArray) or not isinstance(targets, list):
+        raise SpiritlevelError(
+            f"The data file {at} must be a dict with the array 'data' and the list "
+            f"{kind.keys[labels]!r}. Got "
+            f"{_describe(parts) if parts else type(unpickled).__name__}. "
+            f"Check that it belongs to {kind.name}."
+        )
+    count = len(targets)
+    if (
+        array.dtype != "u1"
+        or array.shape != (count, PIXELS)
+        or (rows and count != rows)
+        or not count
+    ):
+        raise SpiritlevelError(
+            f"The array 'data' of {at} must be {rows or count or 'some'} rows of {PIXELS} bytes, "
+            f"with a label each. Got shape {array.shape} of type {array.dtype!r} and {count} "
+            "labels. It is cut short or damaged: fetch it again."
+        )
+    if not all(type(target) is int and 0 <= target < 256 for target in targets):
+        raise SpiritlevelError(
+            f"The list {kind.keys[labels]!r} of {at} must hold integers from 0 to "
+            f"{kind.classes[labels] - 1}. Got others. Fetch the file again."
+        )
+    flat = torch.frombuffer(bytearray(array.data), dtype=torch.uint8)
+    table = flat.view(PIXELS, count).t() if array.is_fortran else flat.view(count, PIXELS)
+    return table.contiguous(), torch.tensor(targets, dtype=torch.uint8)
+
+
+def _describe(parts: Mapping[object, object]) -> str:
+    return "one with " + ", ".join(f"{k!r} ({type(v).__name__})" for k, v in parts.items())
+
+
+def _check_labels(found: Tensor, *, at: str, classes: int) -> None:
+    if (highest := int(found.max())) >= classes:
+        raise SpiritlevelError(
+            f"The labels in {at} must be 0 to {classes - 1}. Got {highest}. "
+            "The file is damaged or of another data set: check which it is, or fetch it again."
+        )

@@ -1,0 +1,52 @@
+"""VGG-16 for 32×32 images (Simonyan, Zisserman 2015, as it is used on CIFAR)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ...ground.errors import SpiritlevelError, brief
+from .heads import add_head, check_head
+from .sizes import check_sizes
+
+# Convolutions of each stage, and their channels in units of the first stage's.
+_STAGES = ((2, 1), (2, 2), (3, 4), (3, 8), (3, 8))
+
+
+def vgg16(
+    channels: int = 3,
+    *,
+    classes: int = 10,
+    width: int = 64,
+    batch_norm: bool = True,
+    head: str = "linear",
+) -> nn.Sequential:
+    """Thirteen 3×3 convolutions in five stages, each then halved, and one layer as the head.
+
+    Images must be at least 32×32. `head="conv"` classifies every position, then averages: the same
+    function with the same weights. 14,728,266 parameters at the defaults.
+
+    Departures from 2015: a single layer instead of three as the head, no dropout, BatchNorm unless
+    `batch_norm=False`. The weights start as He et al. (2015) have them; without BatchNorm nothing
+    would come through thirteen layers otherwise.
+    """
+    check_sizes("vgg16", channels=channels, classes=classes, width=width)
+    check_head("vgg16", head)
+    if not isinstance(batch_norm, bool):
+        raise SpiritlevelError(
+            f"The 'batch_norm' argument of vgg16 must be True or False. Got {brief(batch_norm)}. "
+            "Leave it out for BatchNorm."
+        )
+    network = nn.Sequential()
+    for stage, (depth, factor) in enumerate(_STAGES, start=1):
+        for i in range(1, depth + 1):
+            conv = nn.Conv2d(channels, factor * width, 3, padding=1)
+            nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
+            nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+            network.add_module(f"conv{stage}_{i}", conv)
+            if batch_norm:
+                network.add_module(f"bn{stage}_{i}", nn.BatchNorm2d(factor * width))
+            network.add_module(f"relu{stage}_{i}", nn.ReLU())
+            channels = factor * width
+        network.add_module(f"pool{stage}", nn.MaxPool2d(2))
+    add_head(network, channels, classes, kind=head)
+    return network

@@ -1,0 +1,279 @@
+"""Moving a network along its symmetries, and measuring it again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import symmetries
+from ...engine.options import Options
+from ...engine.precision import Method
+from ...engine.workspace import EXACT_COLUMNS
+from ...ground.errors import SpiritlevelError, brief
+from ...measures import registered_cards
+from ...measures.confounders import MEASURED_ALONG
+from ...measures.opening import open_workspace
+from ...model import batches as _batches
+from ...model.arithmetic import full_precision
+from ...model.batches import BatchLocation, Forward
+from ...model.calls import measuring
+from ...model.distributed import Processes
+from ...model.known import share
+from ...model.surface import Surface
+from ...records.measurements import Progress, Report
+from ...symmetries import CONFIDENCE_ONLY, DOWN, UP
+from .. import measuring as api
+from .record import Audit
+
+NUM_VARIED = 16  # samples, changed in many ways, that show whether symmetries were missed
+NUM_SAMPLES = 4  # that the search for symmetries runs on; what it finds is verified on all
+MOST_DRAWS = 10_000  # of a move; each of them is kept as a report
+LAST_DIGITS = 1e4  # by which rounding may change outputs when weights are multiplied by up to 25
+
+
+@measuring
+def audit(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None = None,
+    loss: api.Loss = "cross_entropy",
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    forward: Forward | None = None,
+    method: Method | None = None,
+    rtol: float = 0.05,
+    confidence: float = 0.95,
+    max_passes: int = 100,
+    options: Options | Mapping[str, Any] | None = None,
+    memory: int | None = None,
+    draws: int = 3,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
+) -> Audit:
+    """Find out which measures can be trusted for this network. The model is left exactly as it was.
+
+    The network's symmetries are found by running it, and the measures are taken again on copies
+    moved by random factors between 5 and 25 (all weights at once: 1.5 to 2.5, since the layers
+    multiply) or by their inverses, once all of its outputs on the data are verified to be what they
+    were, or for the moves of confidence one multiple of that. Traces of smooth networks are those
+    of the GGN, which moves as the Hessian does and can be had exactly; pass method="auto" for the
+    Hessian's own.
+
+    Args:
+        model: a network in eval mode.
+        data: as for `measure`.
+        measures: names or patterns; None takes those that suit the network, its largest
+            eigenvalue and its worst-case sharpness. The confounders are always added.
+        method: as for `measure`; None takes the exact GGN, or by output probes where the network
+            has many outputs.
+        draws: how often each move is made, with other factors every time: above 1, below 1, then
+            some above and some below. The verdict rests on the worst.
+        seed: of the factors and of everything random in the measures.
+        progress: called with (steps done, steps in all, what is being done).
+
+    The other arguments are those of `measure`.
+    """
+    if not 1 <= draws <= MOST_DRAWS:
+        raise SpiritlevelError(
+            f"The 'draws' argument of audit must be from 1 to {MOST_DRAWS:,}: for each draw of "
+            f"each move the network is measured again. Got {brief(draws)}. Three draws try factors "
+            "above 1, below 1, and both."
+        )
+    also = list(MEASURED_ALONG)
+    if measures is None:
+        also += [card.name for card in registered_cards() if card.in_audit]
+    tell = progress or (lambda done, total, text: None)
+    tell(0, 1, "looking for symmetries")
+    surface = {"loss": loss, "forward": forward}
+    symmetries_found, num_outputs = _find(
+        model, data, seed, head=head, distributed=distributed, **surface
+    )
+    if method is None:  # without weight probes, whose noise could hide what a move does
+        method = "exact" if num_outputs <= EXACT_COLUMNS else "output_probes"
+    towards = {name: _towards(move, draws) for name, move in symmetries_found.moves.items()}
+    steps = sum(map(len, towards.values())) + 2
+
+    def measured(subject: nn.Module) -> Report:
+        if subject is not model:
+            share(model, subject)
+        return api.measure_also(
+            subject,
+            data,
+            also=also,
+            measures=measures,
+            **surface,
+            layers=layers,
+            head=head,
+            method=method,
+            rtol=rtol,
+            confidence=confidence,
+            max_passes=max_passes,
+            options=options,
+            memory=memory,
+            seed=seed,
+            distributed=distributed,
+        )
+
+    tell(1, steps, "measuring")
+    original = measured(model)
+    reports: dict[str, list[Report]] = {}
+    absent, done = dict(symmetries_found.absent), 1
+    unmeasured: list[str] = []
+    for name, move in symmetries_found.moves.items():
+        generator = torch.Generator().manual_seed(seed)
+        for direction in towards[name]:
+            done += 1
+            tell(done, steps, f"measuring after {name}")
+            moved, growth = _moved(model, move, generator, direction)
+            apart = _deviation(model, moved, growth, data, distributed=distributed, **surface)
+            if apart <= max(symmetries_found.tolerance, move.remainder, _rounding(model)):
+                try:
+                    reports.setdefault(name, []).append(measured(moved))
+                except SpiritlevelError as error:  # what was measured so far is worth keeping
+                    del reports[name]
+                    absent[name] = f"a copy of the network could not be measured: {error}"
+                    unmeasured.append(name)
+                    break
+            elif name not in reports:
+                absent[name] = (
+                    f"it holds on {NUM_SAMPLES} samples and not on all: outputs are up to "
+                    f"{apart:.2g} of the largest away from what they should be"
+                )
+                break
+    tell(steps, steps, "done")
+    return Audit(
+        original,
+        reports,
+        moves={name: symmetries_found.moves[name].describe() for name in reports},
+        absent=absent,
+        unexplored=_unexplored(symmetries_found.unexplored, unmeasured),
+    )
+
+
+def _unexplored(before: str, unmeasured: list[str]) -> str:
+    """Why symmetries may have been missed; those whose copies could not be measured were."""
+    missed = f"no copy could be measured after {', '.join(unmeasured)}" if unmeasured else ""
+    return "; ".join(part for part in (before, missed) if part)
+
+
+def _towards(move: symmetries.Move, draws: int) -> list[int]:
+    """Where the factors of each draw lie."""
+    if move.name == "unit_permute":  # has no factors: any order is as good as another
+        return [UP]
+    possible = (UP, DOWN) if move.name in CONFIDENCE_ONLY else move.towards
+    return [possible[index % len(possible)] for index in range(draws)]
+
+
+def _moved(
+    model: nn.Module, move: symmetries.Move, generator: torch.Generator, towards: int
+) -> tuple[nn.Module, float]:
+    """A moved copy, and by what its outputs must be multiplied."""
+    if move.name not in CONFIDENCE_ONLY:
+        return move.apply(model, generator, towards), 1.0
+    factor = move.draw(generator, towards)
+    return move.at(model, factor), factor**move.power
+
+
+def _deviation(
+    model: nn.Module,
+    moved: nn.Module,
+    growth: float,
+    data: Iterable[Any],
+    *,
+    distributed: bool,
+    **surface: Any,
+) -> float:
+    """How far outputs on all data are from `growth` times the original's, beside the largest."""
+    processes = Processes(join=distributed)
+    original, copied = (
+        Surface(each, data, processes=processes, **surface) for each in (model, moved)
+    )
+    apart = largest = 0.0
+    with processes.together(), original.preserved(), full_precision(), torch.no_grad():
+        for where, batch in original.batches():
+            before, after = (
+                each.outputs(batch, where=where, may_overflow=True)[0].double()
+                for each in (original, copied)
+            )
+            if before.numel():
+                largest = max(largest, float((growth * before).abs().max()))
+                off = float((after - growth * before).abs().max())
+                apart = max(apart, math.inf if math.isnan(off) else off)
+    apart, largest = (max(parts) for parts in zip(*processes.gather((apart, largest)), strict=True))
+    return apart / largest if largest else apart
+
+
+def _rounding(model: nn.Module) -> float:
+    """What rounding alone may do to outputs, in the precision that the model has.
+
+    In half precision that is more than any move does: what was verified on a few samples in double
+    precision must suffice there.
+    """
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    return LAST_DIGITS * max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+
+
+def _find(
+    model: nn.Module,
+    data: Iterable[Any],
+    seed: int,
+    *,
+    head: str | None,
+    distributed: bool,
+    **surface: Any,
+) -> tuple[symmetries.FoundMoves, int]:
+    """The symmetries of the network, looked for on its first samples; and its number of outputs."""
+    workspace = open_workspace(model, data, head=head, distributed=distributed, **surface)
+    with workspace.surface.preserved():
+        batch = workspace.surface.first_samples(NUM_SAMPLES)
+        more = workspace.surface.first_samples(NUM_VARIED)
+        try:
+            head = workspace.head.layer
+        except SpiritlevelError:
+            head = None
+        num_outputs = workspace.plan.num_outputs
+
+    def on(chosen: Any) -> Callable[[nn.Module], Tensor]:
+        def run(network: nn.Module) -> Tensor:
+            dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), None)
+            cast = _batches.map_tensors(
+                lambda t: t.to(dtype) if t.is_floating_point() else t, chosen
+            )
+            place = Surface(network, [cast], **surface)
+            return place.outputs(cast, where=BatchLocation(0))[0]
+
+        return run
+
+    found = symmetries.find_moves(
+        model,
+        on(batch),
+        head=head,
+        vary=lambda index: on(_batches.map_tensors(lambda t: _varied(t, index), more)),
+        generator=torch.Generator().manual_seed(seed),
+    )
+    return found, num_outputs
+
+
+def _varied(values: Tensor, index: int) -> Tensor:
+    """Other values of the same kind: noise is added to numbers, tokens are exchanged.
+
+    Whole numbers change places with those of other samples, at the same position and alike in all
+    tensors of a shape, so that masks still fit tokens.
+    """
+    draw = torch.Generator().manual_seed(index)
+    if values.is_floating_point():
+        noise = torch.randn(values.shape, generator=draw)
+        shift = torch.randn(len(values), *[1] * (values.dim() - 1), generator=draw)
+        size = values.double().std(correction=0).to(values)
+        return values + torch.where(size > 0, size, 1.0) * (noise + shift).to(values)
+    order = torch.rand(values.shape[: min(values.dim(), 2)], generator=draw).argsort(dim=0)
+    order = order.to(values.device)
+    if values.dim() < 2:
+        return values[order]
+    return values[order, torch.arange(values.shape[1], device=values.device)]

@@ -1,0 +1,83 @@
+"""Which of two networks is flatter by a measure, beyond the errors of both."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping
+
+from ...records.measurements import Measurement, Report
+from .. import measuring as api
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a network stands under a measure: 1 is the flattest."""
+
+    rank: int
+    best: int  # the rank it may have if every error falls in its favour
+    worst: int
+
+    def __str__(self) -> str:
+        return (
+            str(self.rank) if self.best == self.worst else f"{self.rank} ({self.best}–{self.worst})"
+        )
+
+
+def directions() -> dict[str, str | None]:
+    """By measure, which values are flatter, by its card; None if it does not measure flatness."""
+    return {card.name: card.direction for card in api.cards()}
+
+
+def counterparts() -> dict[str, str]:
+    """By measure, the one that is like it but does not change with the scale of the weights."""
+    return {card.name: card.counterpart for card in api.cards() if card.counterpart}
+
+
+def flatness_sign(direction: str | None) -> int:
+    """1 where larger values are flatter, −1 where smaller ones are, 0 where neither."""
+    return {"larger is flatter": 1, "smaller is flatter": -1, None: 0}[direction]
+
+
+def larger(one: Measurement, other: Measurement) -> bool:
+    """Whether the first value is the larger one beyond the errors of both."""
+    return one.value - other.value > _margin(one, other)
+
+
+def flatter_by(
+    sign: int, reports: Mapping[str, Report], measure: str, pair: tuple[str, str]
+) -> bool:
+    """Whether the first network of the pair is the flatter one beyond the errors of both."""
+    one, other = (reports[name][measure] for name in pair)
+    return sign != 0 and (larger(one, other) if sign > 0 else larger(other, one))
+
+
+def places(sign: int, reports: Mapping[str, Report], measure: str) -> dict[str, Place]:
+    """Rank of every network, with the ranks that the errors leave open; empty without a sign."""
+    ranks = {}
+    for name in reports if sign else ():
+        others = [other for other in reports if other != name]
+        below = sum(flatter_by(sign, reports, measure, (other, name)) for other in others)
+        above = sum(flatter_by(sign, reports, measure, (name, other)) for other in others)
+        here, all_values = reports[name][measure], [each[measure] for each in reports.values()]
+        ahead = (sign * (m.value - here.value) > round_off(here, m) for m in all_values)
+        ranks[name] = Place(1 + sum(ahead), 1 + below, len(reports) - above)
+    return ranks
+
+
+def round_off(one: Measurement, other: Measurement) -> float:
+    """How much two equal values may differ because of rounding."""
+    return 1e-6 * max(abs(one.value), abs(other.value))
+
+
+def _margin(one: Measurement, other: Measurement) -> float:
+    """How much two values must differ: errors of probes and data, and the residuals.
+
+    Both networks see the same samples, so their data errors are mostly alike. Counting them as
+    independent is cautious: fewer differences count as certain.
+    """
+    errors = [error or 0.0 for m in (one, other) for error in (m.stderr, m.data_stderr)]
+    confidence = float(one.settings.get("confidence", 0.95))
+    wide = statistics.NormalDist().inv_cdf(0.5 + confidence / 2) * math.hypot(*errors)
+    return wide + (one.residual or 0.0) + (other.residual or 0.0) + round_off(one, other)

@@ -1,0 +1,215 @@
+"""A slice of the loss as a record that can be printed, drawn and saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...ground.errors import SpiritlevelError
+from ...ground.plain_text import visible
+from ...records.measurements import Cost, Report, read_json
+from ...records.reading import (
+    Misread,
+    read_as,
+    read_fields,
+    read_settings,
+)
+
+FORMAT = "spiritlevel-landscape-1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One direction in the space of weights, and where along it the loss was taken.
+
+    At coordinate t the weights have moved by t times the direction, whose length is `length`.
+    Along an eigenvector `eigenvalue` is known to within `residual`, and `slope` is the derivative
+    of the loss at 0.
+    """
+
+    name: str
+    coordinates: tuple[float, ...]
+    length: float
+    eigenvalue: float | None = None
+    residual: float | None = None
+    slope: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A network that lies on the slice."""
+
+    name: str
+    at: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Landscape:
+    """The mean loss at each point of a line or a plane through a network's weights.
+
+    `losses` are in row-major order: `grid()` gives rows. A loss that overflowed stays infinite
+    or NaN. `errors` are the shares of missed targets
+    where the loss is a cross-entropy, else None. `reports` are what was measured at each point of a
+    line, if that was asked for.
+    """
+
+    directions: str  # "random", "eigen" or "path"
+    axes: tuple[Axis, ...]
+    losses: tuple[float, ...]
+    errors: tuple[float, ...] | None
+    marks: tuple[Mark, ...]
+    notes: tuple[str, ...]  # what a reader must know
+    settings: Mapping[str, Any]
+    cost: Cost
+    reports: tuple[Report, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The notes, joined into one paragraph."""
+        return " ".join(self.notes)
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples that every loss is averaged over."""
+        return int(self.settings["num_samples"])
+
+    def grid(self, values: Sequence[float] | None = None) -> list[list[float]]:
+        """Losses, or other values of the same points, in rows: one for each point of axis 0."""
+        values = self.losses if values is None else values
+        width = len(self.axes[1].coordinates) if len(self.axes) == 2 else 1
+        return [list(values[i : i + width]) for i in range(0, len(values), width)]
+
+    def at(self, *coordinates: float) -> float:
+        """The loss at a point of the grid."""
+        index = 0
+        for axis, t in zip(self.axes, coordinates, strict=True):
+            index = index * len(axis.coordinates) + axis.coordinates.index(t)
+        return self.losses[index]
+
+    def values(self, measure: str) -> list[float]:
+        """A measure at each point of a line."""
+        if not self.reports:
+            raise SpiritlevelError(
+                f"Nothing was measured along this slice, so there is no {measure!r}. Ask for it: "
+                f"spiritlevel.landscape(..., measures={measure!r})."
+            )
+        return [report[measure].value for report in self.reports]
+
+    def parabola(self) -> list[float] | None:
+        """L(0) + g·t + λ·t²/2 along an eigenvector; None for other slices."""
+        if len(self.axes) != 1 or self.axes[0].eigenvalue is None or self.axes[0].slope is None:
+            return None
+        axis, start = self.axes[0], self.at(0.0)
+        bend, slope = self.axes[0].eigenvalue, self.axes[0].slope
+        return [start + slope * t + bend * t * t / 2 for t in axis.coordinates]
+
+    @property
+    def barrier(self) -> float | None:
+        """How far the loss between two checkpoints rises above the line through their losses.
+
+        The largest difference at the points of the grid from 0 to 1; None for other slices.
+        """
+        if self.directions != "path" or len(self.axes) != 1:
+            return None
+        start, end = self.at(0.0), self.at(1.0)
+        pairs = zip(self.axes[0].coordinates, self.losses, strict=True)
+        rises = [loss - ((1 - t) * start + t * end) for t, loss in pairs if 0 <= t <= 1]
+        return math.nan if any(math.isnan(rise) for rise in rises) else max(rises)
+
+    def __str__(self) -> str:
+        finite = [loss for loss in self.losses if math.isfinite(loss)]
+        lines = [
+            f"{axis.name}: {axis.coordinates[0]:g} to {axis.coordinates[-1]:g}, "
+            f"{len(axis.coordinates)} points, a step of 1 is {axis.length:.4g} long"
+            for axis in self.axes
+        ]
+        lines += [f"loss {self.at(*mark.at):.6g} at {mark.name}" for mark in self.marks]
+        if finite:
+            lines.append(f"loss from {min(finite):.6g} to {max(finite):.6g} on the slice")
+        else:
+            lines.append("the loss is finite nowhere on the slice")
+        if self.barrier is not None:
+            lines.append(f"barrier {self.barrier:.4g} above the line between the checkpoints")
+        for name in self.reports[0] if self.reports else ():
+            values = self.values(name)
+            ends = f"{values[0]:.4g} at one end, {values[-1]:.4g} at the other"
+            lines.append(f"{name} from {min(values):.4g} to {max(values):.4g} on the slice, {ends}")
+        for axis in self.axes:
+            if axis.eigenvalue is not None and axis.residual is not None:
+                lines.append(
+                    f"{axis.name}: eigenvalue {axis.eigenvalue:.6g}, residual {axis.residual:.1e}"
+                )
+        count = self.num_samples
+        lines += [self.text, f"{count} samples, {self.cost.passes(count)} over the data"]
+        return visible("\n".join(lines), keep="\n")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types; NaN and infinity become strings, which JSON lacks."""
+        return {
+            "format": FORMAT,
+            "directions": self.directions,
+            "axes": [_plain_axis(axis) for axis in self.axes],
+            "losses": [*map(plain, self.losses)],
+            "errors": None if self.errors is None else [*map(plain, self.errors)],
+            "marks": [{"name": mark.name, "at": [*mark.at]} for mark in self.marks],
+            "notes": [*self.notes],
+            "settings": dict(self.settings),
+            "cost": dataclasses.asdict(self.cost),
+        } | ({"reports": [each.to_dict() for each in self.reports]} if self.reports else {})
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The record as JSON text; `Landscape.from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Landscape:
+        """The record that `to_dict` was called on."""
+        given = {key: value for key, value in data.items() if key not in ("format", "reports")}
+        rows = read_as(Sequence[Any], data.get("reports", ()), "the landscape's reports")
+        reports = tuple(Report.from_dict(row) for row in rows)
+        return _consistent(read_fields(cls, given, "the landscape", reports=reports))
+
+    @classmethod
+    def from_json(cls, text: str) -> Landscape:
+        """Read what `to_json` wrote."""
+        return read_json(text, "Landscape", FORMAT, cls.from_dict)
+
+
+def _plain_axis(axis: Axis) -> dict[str, Any]:
+    numbers = ("length", "eigenvalue", "residual", "slope")
+    values = {name: getattr(axis, name) for name in numbers}
+    plain_values = {k: None if v is None else plain(v) for k, v in values.items()}
+    return {"name": axis.name, "coordinates": [*axis.coordinates]} | plain_values
+
+
+def _consistent(surface: Landscape) -> Landscape:
+    """Refuse parts that do not go together: the file was edited, or damaged."""
+    read_settings(surface.settings, "the landscape's settings")
+    sizes = [len(axis.coordinates) for axis in surface.axes]
+    points = math.prod(sizes)
+    finite = all(math.isfinite(t) for axis in surface.axes for t in axis.coordinates)
+    if len(sizes) not in (1, 2) or not points or not finite:
+        raise Misread(f"the landscape has axes of {sizes} points, or one is not finite")
+    for name in ("losses", "errors"):
+        values = getattr(surface, name)
+        if values is not None and len(values) != points:
+            raise Misread(f"the landscape has {len(values)} {name} for {points} points")
+    if surface.reports and (len(surface.reports) != points or len(sizes) != 1):
+        raise Misread(f"the landscape has {len(surface.reports)} reports for {points} points")
+    for mark in surface.marks:
+        places = zip(surface.axes, mark.at, strict=False)
+        if len(mark.at) != len(sizes) or not all(t in axis.coordinates for axis, t in places):
+            raise Misread(f"the landscape's mark {mark.name!r} is not on the grid")
+    return surface
+
+
+def plain(value: float) -> float | str:
+    """A string where JSON has no such number; `float` reads it back.
+
+    >>> plain(1.5), plain(math.inf), float(plain(-math.inf))
+    (1.5, 'inf', -inf)
+    """
+    return value if math.isfinite(value) else str(value)

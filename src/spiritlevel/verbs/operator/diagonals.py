@@ -1,0 +1,125 @@
+"""The diagonal of the Hessian, GGN or Fisher matrix: for EWC, OBD, merging and preconditioners."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...engine.diagonal import ggn_diagonal, residual_diagonal
+from ...ground.errors import SpiritlevelError, brief
+from ...measures.opening import open_workspace
+from ...model.batches import Forward
+from ...model.calls import measuring
+from ...records.measurements import Cost, Progress
+from ..measuring import Loss
+from .kinds import Kind, check_kind, matrix_of
+
+LEAST_OUTPUT_PROBES = 8  # where they replace the columns: of fewer the error of an entry is a guess
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Diagonal:
+    """The diagonal by parameter name, each part in the shape of its parameter, in float64."""
+
+    values: dict[str, Tensor]
+    stderr: dict[str, Tensor]  # of the random probes, by entry; zeros where the values are exact
+    exact: dict[str, bool]  # whether a part is the asked matrix's own, up to round-off
+    text: dict[str, str]  # where it is not exact: how it was found
+    kind: Kind
+    cost: Cost
+    settings: dict[str, Any]
+
+    def __str__(self) -> str:
+        lines = []
+        for name, values in self.values.items():
+            mark = "exact" if self.exact[name] else self.text[name]
+            lines.append(f"{name}  sum {float(values.sum()):.6g}  {mark}")
+        return "\n".join(lines)
+
+
+@measuring
+def diagonal(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    kind: Kind = "hessian",
+    num_probes: int = 32,
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    loss: Loss = "cross_entropy",
+    forward: Forward | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
+) -> Diagonal:
+    """The diagonal of a curvature matrix. The model is left exactly as it was.
+
+    The GGN's diagonal is exact, from one forward and C−1 backwards; with many outputs random
+    probes of these replace the columns. The Hessian's is the same where the outputs are piecewise
+    linear in a parameter, which is checked; elsewhere the diagonal of the rest, H − GGN, is
+    estimated with random signs in weight space, and every entry has its error.
+
+    Args:
+        kind: "hessian", "ggn", or "fisher" (the GGN, for losses that are log-likelihoods).
+        num_probes: random vectors for the rest, each one pass over the data.
+
+    The other arguments are those of `measure`.
+
+    >>> import torch, spiritlevel as sl
+    >>> net = nn.Linear(3, 1, bias=False).double()
+    >>> x, y = torch.eye(3).double(), torch.zeros(3, 1).double()
+    >>> found = sl.diagonal(net, (x, y), loss="mse")        # 2·mean x_j²
+    >>> [round(value, 12) for value in found.values["weight"][0].tolist()]
+    [0.666666666667, 0.666666666667, 0.666666666667]
+    """
+    check_kind(kind)
+    if num_probes < 2:
+        raise SpiritlevelError(
+            "The 'num_probes' argument of diagonal must be at least 2, or the error of an entry "
+            f"would be unknown. Got {brief(num_probes)}. The default is 32."
+        )
+    workspace = open_workspace(
+        model,
+        data,
+        layers=layers,
+        head=head,
+        loss=loss,
+        forward=forward,
+        memory=memory,
+        seed=seed,
+        distributed=distributed,
+        progress=progress,
+    )
+    surface = workspace.surface
+    with surface.preserved():
+        matrix = matrix_of(kind, surface)
+        swept = ggn_diagonal(workspace, LEAST_OUTPUT_PROBES)
+        values = {name: entry.values for name, entry in swept.entries.items()}
+        variance = {name: entry.variance for name, entry in swept.entries.items()}
+        notes: dict[str, list[str]] = {name: [] for name in values}
+        if swept.num_probes is not None:
+            for note in notes.values():
+                note.append(f"{swept.num_probes} output probes")
+        bent = [name for name in values if name in swept.bends] if matrix == "hessian" else []
+        if bent:
+            rest = residual_diagonal(workspace.products, bent, seed=seed, num_probes=num_probes)
+            for name, entry in rest.items():
+                values[name] = values[name] + entry.values
+                variance[name] = variance[name] + entry.variance
+                notes[name].append(f"{num_probes} weight probes of H − GGN")
+        for name, doubt in swept.doubts.items():
+            notes[name].append(f"not confirmed by a second look: {doubt}")
+        settings = workspace.settings()
+    return Diagonal(
+        values=values,
+        stderr={name: each.sqrt() for name, each in variance.items()},
+        exact={name: not note for name, note in notes.items()},
+        text={name: ", ".join(note) for name, note in notes.items()},
+        kind=kind,
+        cost=workspace.cost,
+        settings=settings,
+    )

@@ -1,0 +1,94 @@
+"""The largest eigenvalue of a Hessian seen through a preconditioner, as an optimizer sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..engine.weight_space.eigenvalues import Scaling, eigenpairs_of
+from ..engine.weight_space.lanczos_room import check_room
+from ..engine.weight_space.parameter_space import ParameterSpace
+from ..measures.opening import open_workspace
+from ..model.batches import Forward
+from ..model.calls import measuring
+from ..records.measurements import Progress
+from .measuring import Loss
+from .spectra import Eigenvalues
+
+
+@measuring
+def preconditioned_eigenvalue(
+    model: nn.Module,
+    data: Iterable[Any],
+    scale: Mapping[str, Tensor],
+    shift: Mapping[str, float],
+    *,
+    start: Eigenvalues | None = None,
+    residual_rtol: float | None = None,
+    max_passes: int = 200,
+    loss: Loss = "cross_entropy",
+    forward: Forward | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
+) -> Eigenvalues:
+    """The largest eigenvalue of S(H + D)S, H being the Hessian of the mean loss.
+
+    Args:
+        scale: the diagonal of S by parameter, in the parameters' shapes. Parameters that are not
+            in it are left out of the matrix.
+        shift: the diagonal of D, one number per parameter.
+        start: an earlier result; it is ignored if it is about other parameters.
+
+    The other arguments are those of `eigenvalues`. The vectors are those of S(H + D)S.
+
+    >>> net = nn.Linear(2, 1, bias=False).double()
+    >>> x, y = torch.diag(torch.tensor([1.0, 2.0])).double(), torch.zeros(2, 1).double()
+    >>> half = {"weight": torch.tensor([[1.0, 0.5]]).double()}   # H = diag(1, 4)
+    >>> found = preconditioned_eigenvalue(net, (x, y), half, {"weight": 1.0}, loss="mse")
+    >>> round(found.values[0], 12)                               # of diag(1 + 1, (4 + 1)/4)
+    2.0
+    """
+    workspace = open_workspace(
+        model,
+        data,
+        loss=loss,
+        forward=forward,
+        memory=memory,
+        seed=seed,
+        distributed=distributed,
+        progress=progress,
+    )
+    surface = workspace.surface
+    with surface.preserved():
+        space = ParameterSpace(surface, [name for name in surface.parameters if name in scale])
+        check_room(space, 1, workspace.vector_memory)
+        workspace.start()
+        wide = torch.promote_types(space.dtype, torch.float32)
+        parts = [scale[name].detach().reshape(-1).to(space.device, wide) for name in space.names]
+        shifts = [torch.full_like(p, shift[n]) for n, p in zip(space.names, parts, strict=True)]
+        same = start is not None and start.names == space.names
+        (pairs,) = eigenpairs_of(
+            workspace.products,
+            [space],
+            operator="hessian",
+            seed=seed,
+            max_products=max_passes,
+            residual_rtol=residual_rtol,
+            starts=[start.vectors if same and start is not None else None],
+            scalings=[Scaling(torch.cat(parts), torch.cat(shifts))],
+        )
+    sizes = {name: part.stop - part.start for name, part in space.slices.items()}
+    return Eigenvalues(
+        values=pairs.values.tolist(),
+        residuals=pairs.residuals.tolist(),
+        converged=pairs.converged.tolist(),
+        vectors=pairs.vectors,
+        names=space.names,
+        cost=workspace.cost,
+        settings=workspace.settings() | {"sizes": sizes},
+    )

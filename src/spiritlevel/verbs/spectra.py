@@ -1,0 +1,308 @@
+"""Eigenvalues and spectral density of the Hessian or the GGN, whole or of chosen layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ..engine.weight_space.chunk_products import Operator
+from ..engine.weight_space.density import SpectralDensity
+from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
+from ..engine.weight_space.lanczos import Which
+from ..engine.weight_space.lanczos_room import check_room
+from ..engine.weight_space.parameter_space import ParameterSpace
+from ..engine.workspace import Workspace
+from ..ground.errors import SpiritlevelError, brief
+from ..measures.opening import open_workspace
+from ..model.batches import Forward
+from ..model.calls import call_settings, measuring
+from ..records.measurements import (
+    Cost,
+    Progress,
+    read_json,
+    to_json_float,
+)
+from ..records.notebooks import Shown
+from ..records.reading import (
+    Misread,
+    read_as,
+    read_fields,
+    read_settings,
+)
+from .measuring import Loss
+
+Matrix = Literal["hessian", "ggn"]
+SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
+MOST_VECTORS = 1 << 20  # of a density: more would never end
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Eigenvalues(Shown):
+    """Some eigenvalues with their vectors; an eigenvalue lies within `residuals` of each value."""
+
+    values: list[float]
+    residuals: list[float]
+    converged: list[bool]
+    vectors: Tensor  # shape: (values, parameters), orthonormal rows
+    names: tuple[str, ...]  # of the parameters, in the order of the vectors
+    cost: Cost
+    settings: dict[str, Any]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{value:.4g}" for value in self.values)
+        return f"Eigenvalues({values}; {self.settings['num_samples']} samples)"
+
+    def __str__(self) -> str:
+        rows = zip(self.values, self.residuals, self.converged, strict=True)
+        lines = [
+            f"{value:14.6g}  residual {residual:.1e}" + ("" if converged else "  not converged")
+            for value, residual, converged in rows
+        ]
+        count = self.settings["num_samples"]
+        return "\n".join([*lines, f"{count} samples, {self.cost.passes(count)} over the data"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the vectors, in plain types."""
+        return {
+            "values": [*map(to_json_float, self.values)],
+            "residuals": [*map(to_json_float, self.residuals)],
+            "converged": self.converged,
+            "cost": dataclasses.asdict(self.cost),
+            "settings": self.settings,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
+        """Read what `to_dict` gave; the vectors are not in it."""
+        given = read_as(Mapping[str, Any], data, "the eigenvalues")
+        values = read_as(list[float], given.get("values"), "the eigenvalues' values")
+        ready = {"vectors": torch.empty(len(values), 0), "names": ()}
+        pairs = read_fields(cls, given, "the eigenvalues", **ready)
+        read_settings(pairs.settings, "the eigenvalues' settings")
+        if not len(values) == len(pairs.residuals) == len(pairs.converged):
+            raise Misread("the eigenvalues' lists differ in length")
+        return pairs
+
+    def vector(self, index: int = 0) -> dict[str, Tensor]:
+        """One eigenvector by parameter name, each part flattened."""
+        sizes = [self.settings["sizes"][name] for name in self.names]
+        return dict(zip(self.names, self.vectors[index].split(sizes), strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spectrum:
+    """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
+
+    eigenvalues: Eigenvalues | None = None
+    density: SpectralDensity | None = None
+
+    def __post_init__(self) -> None:
+        if self.eigenvalues is None and self.density is None:
+            raise SpiritlevelError(
+                "A Spectrum must have eigenvalues, a density or both. Got neither. Pass what "
+                "spiritlevel.eigenvalues or spiritlevel.density returned."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the vectors, in plain types."""
+        parts = {"eigenvalues": self.eigenvalues, "density": self.density}
+        return {"format": SPECTRUM_FORMAT} | {
+            name: part.to_dict() for name, part in parts.items() if part is not None
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """As JSON text; `Spectrum.from_json` reads it back."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Spectrum:
+        """Read what `to_json` wrote; the eigenvectors are not in it."""
+        return read_json(text, "Spectrum", SPECTRUM_FORMAT, cls.from_dict, unnamed=True)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Spectrum:
+        """Read what `to_dict` gave."""
+        data = read_as(Mapping[str, Any], data, "the spectrum")
+        pairs, density = data.get("eigenvalues"), data.get("density")
+        return cls(
+            None if pairs is None else Eigenvalues.from_dict(pairs),
+            None if density is None else SpectralDensity.from_dict(density),
+        )
+
+
+@measuring
+def eigenvalues(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    num: int = 1,
+    which: Which = "largest",
+    matrix: Matrix = "hessian",
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    loss: Loss = "cross_entropy",
+    forward: Forward | None = None,
+    start: Eigenvalues | None = None,
+    residual_rtol: float | None = None,
+    max_passes: int = 200,
+    memory: int | None = None,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
+) -> Eigenvalues:
+    """Extreme eigenvalues by Lanczos with full reorthogonalization.
+
+    Args:
+        num: how many, at each end that `which` names.
+        which: "largest", "smallest" (both with their sign) or "both".
+        matrix: "hessian", or "ggn" for its positive semidefinite part.
+        layers: module paths or patterns: the eigenvalues of that block; "head" for the head.
+        start: an earlier result on the same parameters, to save products as training goes on.
+        residual_rtol: the residual at which an eigenvalue counts as found, relative to it; None
+            takes 1e-6 in float64 and 1e-4 in float32. The value itself is more precise than that.
+        max_passes: products to spend at most, each one pass over the data.
+
+    The other arguments are those of `measure`.
+
+    >>> import torch, spiritlevel as sl
+    >>> net = nn.Linear(3, 1, bias=False).double()
+    >>> x, y = torch.diag(torch.tensor([1.0, 2.0, 3.0])).double(), torch.zeros(3, 1).double()
+    >>> found = sl.eigenvalues(net, (x, y), loss="mse", num=2)     # H = 2·mean x xᵀ
+    >>> [round(value, 6) for value in found.values]
+    [6.0, 2.666667]
+    """
+    if not 1 <= num <= max_passes:
+        raise SpiritlevelError(
+            "The 'num' argument must be at least 1 and at most 'max_passes', since every "
+            f"eigenvalue takes products. Got num={num!r} and max_passes={max_passes!r}. "
+            "Ask for fewer eigenvalues or more passes."
+        )
+    workspace = _open(
+        model,
+        data,
+        matrix=matrix,
+        layers=layers,
+        head=head,
+        loss=loss,
+        forward=forward,
+        memory=memory,
+        seed=seed,
+        distributed=distributed,
+        progress=progress,
+    )
+    with workspace.surface.preserved():
+        space = ParameterSpace(workspace.surface)
+        check_room(space, num, workspace.vector_memory)
+        workspace.start()
+        (pairs,) = eigenpairs_of(
+            workspace.products,
+            [space],
+            operator=matrix,
+            num=num,
+            which=which,
+            seed=seed,
+            max_products=max_passes,
+            residual_rtol=residual_rtol,
+            starts=[_warm(start, space)],
+        )
+    return Eigenvalues(
+        values=pairs.values.tolist(),
+        residuals=pairs.residuals.tolist(),
+        converged=pairs.converged.tolist(),
+        vectors=pairs.vectors,
+        names=space.names,
+        cost=workspace.cost,
+        settings=_settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes},
+    )
+
+
+@measuring
+def density(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    num_vectors: int = 8,
+    steps: int = 40,
+    matrix: Matrix = "hessian",
+    layers: str | Sequence[str] | None = None,
+    head: str | None = None,
+    loss: Loss = "cross_entropy",
+    forward: Forward | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    distributed: bool = True,
+    progress: Progress | None = None,
+) -> SpectralDensity:
+    """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
+
+    Takes num_vectors × steps products. `SpectralDensity.curve()` gives the smoothed density,
+    `SpectralDensity.moment(1)` an estimate of Tr H / n with its error. To draw it, use
+    `spiritlevel.pages.figures.density`.
+    """
+    if not 1 <= num_vectors <= MOST_VECTORS:
+        raise SpiritlevelError(
+            f"The 'num_vectors' argument of density must be from 1 to {MOST_VECTORS:,}. "
+            f"Got {brief(num_vectors)}. The default is 8."
+        )
+    workspace = _open(
+        model,
+        data,
+        matrix=matrix,
+        layers=layers,
+        head=head,
+        loss=loss,
+        forward=forward,
+        memory=memory,
+        seed=seed,
+        distributed=distributed,
+        progress=progress,
+    )
+    with workspace.surface.preserved():
+        return density_of(
+            workspace.products,
+            ParameterSpace(workspace.surface),
+            operator=matrix,
+            num_vectors=num_vectors,
+            steps=steps,
+            seed=seed,
+        )
+
+
+def _open(
+    model: nn.Module, data: Iterable[Any], *, matrix: Operator, **arguments: Any
+) -> Workspace:
+    if matrix not in get_args(Matrix):
+        raise SpiritlevelError(
+            f"The 'matrix' argument must be one of {', '.join(get_args(Matrix))}. Got "
+            f"{brief(matrix)}."
+        )
+    return open_workspace(model, data, **arguments)
+
+
+def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
+    if start is None:
+        return None
+    if not isinstance(start, Eigenvalues):
+        raise SpiritlevelError(
+            "The 'start' argument must be an earlier result of eigenvalues, or None. Got "
+            f"{type(start).__name__}."
+        )
+    if start.names != space.names or start.vectors.shape[1] != space.size:
+        raise SpiritlevelError(
+            "The 'start' argument must be a result for the same parameters. It has "
+            f"{start.vectors.shape[1]} entries from {start.names[0]!r} on, needed are "
+            f"{space.size} from {space.names[0]!r} on. Leave it out, or choose the same 'layers'."
+        )
+    return start.vectors
+
+
+def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
+    sizes = {name: part.stop - part.start for name, part in space.slices.items()}
+    shown = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
+    settings = {key: workspace.settings()[key] for key in shown} | call_settings()
+    return settings | {"matrix": matrix, "sizes": sizes}
