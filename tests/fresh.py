@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 SRC = pathlib.Path(__file__).parents[1] / "src"
+PATH = os.pathsep.join(filter(None, [str(SRC), os.environ.get("PYTHONPATH")]))
 
 
 def run(*arguments, env=None, cwd=None) -> subprocess.CompletedProcess:
@@ -19,7 +20,7 @@ def run(*arguments, env=None, cwd=None) -> subprocess.CompletedProcess:
         return _alone(*arguments, env=env, cwd=cwd)
     import fork_server
 
-    env = {**os.environ, "PYTHONPATH": str(SRC), **(env or {})}
+    env = {**os.environ, "PYTHONPATH": PATH, **(env or {})}
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         with open(os.devnull, "rb") as stdin:
             files = dict(enumerate(file.fileno() for file in (stdin, stdout, stderr)))
@@ -32,7 +33,7 @@ def run(*arguments, env=None, cwd=None) -> subprocess.CompletedProcess:
 
 
 def _alone(*arguments, env, cwd) -> subprocess.CompletedProcess:
-    set_for_all = {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    set_for_all = {"PYTHONPATH": PATH, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         env={**os.environ, **set_for_all, **(env or {})},

@@ -1,36 +1,43 @@
-"""Populations of trained models: how they are declared, run, stored and judged."""
+"""Populations of trained networks, and what flatness says about how they generalize."""
 
-from .population.control import (
-    execute,
-    find,
-    resume,
-    run,
-    state,
-)
-from .population.given.python import measure_networks
-from .population.population import Population
-from .population.registry import register_study, task
-from .population.runs.results import RunResult
-from .population.runs.tasks import task_result
-from .population.settings.definition import Study
-from .population.settings.run import RunSettings
-from .population.settings.task_arguments import read_task
-from .population.storage.store import Store
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-__all__ = [
-    "Population",
-    "RunResult",
-    "RunSettings",
-    "Store",
-    "Study",
-    "execute",
-    "find",
-    "measure_networks",
-    "read_task",
-    "register_study",
-    "resume",
-    "run",
-    "state",
-    "task",
-    "task_result",
-]
+from spiritlevel.ground.lazy import lazy as _lazy
+from spiritlevel.ground.version import __version__ as __version__
+
+if _TYPE_CHECKING:
+    from .population.control import execute as execute
+    from .population.control import find as find
+    from .population.control import resume as resume
+    from .population.control import run as run
+    from .population.control import state as state
+    from .population.given.python import measure_networks as measure_networks
+    from .population.population import Population as Population
+    from .population.registry import register_study as register_study
+    from .population.registry import task as task
+    from .population.runs.results import RunResult as RunResult
+    from .population.runs.tasks import task_result as task_result
+    from .population.settings.definition import Study as Study
+    from .population.settings.run import RunSettings as RunSettings
+    from .population.settings.task_arguments import read_task as read_task
+    from .population.storage.store import Store as Store
+
+_HOMES = {
+    "execute": ".population.control",
+    "find": ".population.control",
+    "measure_networks": ".population.given.python",
+    "Population": ".population.population",
+    "read_task": ".population.settings.task_arguments",
+    "register_study": ".population.registry",
+    "resume": ".population.control",
+    "run": ".population.control",
+    "RunResult": ".population.runs.results",
+    "RunSettings": ".population.settings.run",
+    "state": ".population.control",
+    "Store": ".population.storage.store",
+    "Study": ".population.settings.definition",
+    "task": ".population.registry",
+    "task_result": ".population.runs.tasks",
+}
+_ROOMS = ("claims", "pages", "papers", "population", "statistics")
+__getattr__, __dir__ = _lazy(__name__, _HOMES, _ROOMS)

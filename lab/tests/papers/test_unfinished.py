@@ -8,8 +8,8 @@ import pytest
 from spiritlevel.pages.figures.series import svg
 from spiritlevel_lab.claims.findings import VERDICTS, every, fact
 from spiritlevel_lab.claims.judged import judged
-from spiritlevel_lab.claims.judgement import judge
 from spiritlevel_lab.papers import find, names
+from spiritlevel_lab.papers.judgement import judge
 from spiritlevel_lab.papers.library_studies import library_study
 from spiritlevel_lab.papers.publishing import records
 from spiritlevel_lab.papers.publishing.study_section import claim_first, claim_section

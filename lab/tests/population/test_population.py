@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from pages.planted_stores import parts, planted, records
 from spiritlevel.cli.app import app
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.pages import figures as plots
+from spiritlevel_lab.pages import figures as studies
 from spiritlevel_lab.pages.report.study import page_of
 from spiritlevel_lab.pages.watch import Watched
 from spiritlevel_lab.population.population import Population
@@ -132,7 +132,7 @@ def test_report_figures_and_watch_show_the_same_runs(population, store):
     np.testing.assert_allclose(points_of(table, NAMES[0], "gap"), expected, rtol=1e-5)
     assert {row["variant"] for row in table} == set(VARIANTS)
 
-    ax = plots.measure_against(store, NAMES[0], view="linear", colour="variant")
+    ax = studies.measure_against(store, NAMES[0], view="linear", colour="variant")
     drawn = [
         (float(x), float(y))
         for line in ax.lines
@@ -152,7 +152,7 @@ def test_values_of_a_setting_stand_in_one_order_in_all_views(store):
     chart = parts(page_of(store, resamples=0))["scatter"]
     [setting] = [each for each in chart.data["settings"] if each["name"] == "variant"]
     assert setting["labels"] == order
-    ax = plots.measure_against(store, NAMES[0], colour="variant")
+    ax = studies.measure_against(store, NAMES[0], colour="variant")
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
     assert legend == [f"{name} (n = {n})" for name, n in zip(order, (6, 6, 4), strict=True)]
     assert watched(store)["axes"] == [

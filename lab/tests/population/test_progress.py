@@ -9,8 +9,9 @@ from rich.console import Console
 
 from forked import forks
 from population.tiny_study import tiny
-from spiritlevel.cli import console, progress
+from spiritlevel.cli import console
 from spiritlevel_lab import Store, execute
+from spiritlevel_lab.commands import runs_progress
 from spiritlevel_lab.pages.watch.studies import study_state
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.executors import processes
@@ -370,7 +371,7 @@ def test_what_the_bar_says(now, text, monkeypatch):
     screen = io.StringIO()
     recorded = Console(file=screen, force_terminal=True, width=160, color_system=None)
     monkeypatch.setattr(console, "err", lambda: recorded)
-    with progress.runs_progress() as watch:
+    with runs_progress.runs_progress() as watch:
         watch(now)
     moves = r"\x1b\[[0-9;?]*[A-Za-z]"  # of the cursor
     plain = re.sub(moves, "\n", screen.getvalue())
@@ -383,6 +384,6 @@ def test_what_the_bar_says(now, text, monkeypatch):
 def test_no_bar_where_nobody_looks(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(console, "err", lambda: Console(file=screen, width=160))
-    with progress.runs_progress() as watch:
+    with runs_progress.runs_progress() as watch:
         watch(StudyStatus(running=1, epochs=((17, 60),)))
     assert screen.getvalue() == ""

@@ -19,6 +19,7 @@ from . import (
     pace,
     subject,
 )
+from .common import examples
 
 MOVES_PER_TABLE = 3  # side by side in 80 columns
 STYLES = {
@@ -31,6 +32,12 @@ STYLES = {
 }
 
 
+@examples("""\b
+Examples:
+  spiritlevel audit --model mlp --samples 500 --html audit.html
+  spiritlevel audit --model my_nets:make --checkpoint run7.safetensors \\
+      --data val.npz --measures 'relative.*' --measures curvature.trace
+""")
 def audit(
     *,
     network: options.NetworkOptions,

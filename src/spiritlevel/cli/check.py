@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ..ground.errors import SpiritlevelError
+from ..ground.version import __version__
 from ..inputs.data import digits
 from ..inputs.models import build
-from ..records.measurements import __version__
 from ..verbs import measuring as api
 from ..verbs.reference_problems import ALL
 from . import (
@@ -33,6 +33,7 @@ from . import (
     options,
     subject,
 )
+from .common import examples
 
 FORMAT = "spiritlevel-reference-1"
 DIGITS = "digits_mlp"
@@ -42,6 +43,12 @@ CHOSEN = {"attention": ["curvature.ggn_trace", "curvature.lambda_max", "head.*",
 Values = dict[str, dict[str, float]]  # by problem and measure
 
 
+@examples("""\b
+Examples:
+  spiritlevel check
+  spiritlevel check --json src/spiritlevel/cli/reference.json --overwrite
+  spiritlevel check --markdown > docs/reference-values.md
+""")
 def check(
     device: Annotated[
         str | None,

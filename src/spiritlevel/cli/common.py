@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -32,6 +32,27 @@ Overwrite = Annotated[
     ),
 ]
 OPTIONS = {"quiet": Quiet, "verbose": Verbose, "debug": Debug, "overwrite": Overwrite}
+
+
+AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
+
+
+def examples(text: str) -> Callable[[AnyCommand], AnyCommand]:
+    """Decorate a command with the examples that its help ends with."""
+
+    def keep(command: AnyCommand) -> AnyCommand:
+        _EXAMPLES[command] = text
+        return command
+
+    return keep
+
+
+_EXAMPLES: dict[Callable[..., Any], str] = {}
+
+
+def examples_of(command: Callable[..., Any]) -> str | None:
+    """What the help of this command ends with; None where it has no examples."""
+    return _EXAMPLES.get(command)
 
 
 def set_volume(*, quiet: bool, verbose: bool) -> None:

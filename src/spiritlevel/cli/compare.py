@@ -21,11 +21,18 @@ from . import (
     pace,
     subject,
 )
+from .common import examples
 from .exit_codes import INTERRUPTED
 
 NETWORKS_PER_TABLE = 3  # side by side in 80 columns
 
 
+@examples("""\b
+Examples:
+  spiritlevel compare sgd.safetensors adam.safetensors --model mlp
+  spiritlevel compare early=e10.pt late=e90.pt --model my_nets:make \\
+      --data train.npz --json comparison.json --html comparison.html
+""")
 def compare(
     *,
     checkpoints: Annotated[

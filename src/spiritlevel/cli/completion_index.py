@@ -1,7 +1,7 @@
-"""What shells are offered, as a file: reading it takes a moment, importing torch takes seconds.
+"""What shells are offered, as files: reading them takes a moment, importing torch takes seconds.
 
-`python -m spiritlevel.cli.completion_index` writes the file anew from the commands themselves; a
-test compares both.
+`python -m spiritlevel.cli.completion_index` writes them anew from the commands themselves, beside
+those of each package; a test compares both.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import json
 import pathlib
 from typing import Any
 
-FILE = pathlib.Path(__file__).with_name("completion.json")
+from ..ground import plugins
+from .commands import OWN, index_file
 
 
 def made_from(command: Any) -> dict[str, Any]:
     """A command with its parameters and the commands below it, in plain types."""
     context = command.make_context("spiritlevel", [], resilient_parsing=True)
     return {
-        "help": command.get_short_help_str(limit=100),
+        "help": command.get_short_help_str(limit=300),
         "parameters": [_parameter(each, context) for each in command.params],
         "commands": {
             name: made_from(below) for name, below in getattr(command, "commands", {}).items()
@@ -39,9 +40,17 @@ def _parameter(parameter: Any, context: Any) -> dict[str, Any]:
     }
 
 
-def as_text(command: Any) -> str:
-    """The content of the file."""
-    return json.dumps(made_from(command), indent=1, ensure_ascii=False) + "\n"
+def files(command: Any) -> dict[pathlib.Path, str]:
+    """The content of every file: one for the commands here, one for those of each package."""
+    tree = made_from(command)
+    below = tree.pop("commands")
+    homes = {name: index_file(__name__) for name in OWN}
+    for point in plugins.points("spiritlevel.commands"):
+        homes.setdefault(point.name, index_file(point.module))
+    trees: dict[pathlib.Path, dict[str, Any]] = {index_file(__name__): tree}
+    for name, file in homes.items():
+        trees.setdefault(file, {}).setdefault("commands", {})[name] = below[name]
+    return {file: json.dumps(t, indent=1, ensure_ascii=False) + "\n" for file, t in trees.items()}
 
 
 if __name__ == "__main__":
@@ -49,4 +58,5 @@ if __name__ == "__main__":
 
     from .app import app
 
-    FILE.write_text(as_text(typer.main.get_command(app)), encoding="utf-8")
+    for _file, _text in files(typer.main.get_command(app)).items():
+        _file.write_text(_text, encoding="utf-8")

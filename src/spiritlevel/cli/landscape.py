@@ -14,8 +14,17 @@ from ..inputs.checkpoints import load_checkpoint
 from ..pages.figures.landscapes import landscape as draw
 from ..verbs import landscape as landscapes
 from . import console, options, subject
+from .common import examples
 
 
+@examples("""\b
+Examples:
+  spiritlevel landscape --model mlp --checkpoint a.safetensors --plot slice.png
+  spiritlevel landscape --model mlp --checkpoint a.safetensors --directions eigen \\
+      --dimensions 2 --cache slice.jsonl --plot map.pdf
+  spiritlevel landscape --model mlp --checkpoint a.safetensors --to b.safetensors \\
+      --plot between.svg --json between.json
+""")
 def landscape(
     *,
     network: options.NetworkOptions,

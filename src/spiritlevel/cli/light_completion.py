@@ -7,19 +7,17 @@ are not offered; they work all the same.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
 
-from .completion_index import FILE
+from .commands import index
 
 
 def complete() -> None:
     """Answer the shell, which asks through the environment."""
-    tree = json.loads(FILE.read_text(encoding="utf-8"))
-    _group(tree, "spiritlevel")(prog_name="spiritlevel")
+    _group(index(), "spiritlevel")(prog_name="spiritlevel")
 
 
 def _group(tree: Mapping[str, Any], name: str) -> typer.Typer:

@@ -13,8 +13,17 @@ from . import (
     subject,
     tables,
 )
+from .common import examples
 
 
+@examples("""\b
+Examples:
+  spiritlevel measure --model mlp
+  spiritlevel measure --model my_nets:make --model-arg width=32 \\
+      --checkpoint run7.safetensors --data val.npz --measures 'relative.*,head.kappa'
+  spiritlevel measure --model mlp --html report.html
+  spiritlevel measure --model mlp --json - | jq .measures
+""")
 def measure(
     *,
     network: options.NetworkOptions,

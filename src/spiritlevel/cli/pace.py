@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from ..results import Progress
 from . import console
-from .progress import duration
 
 WORTH_SAYING = 20.0  # seconds left below which nobody plans anything
 
@@ -49,3 +48,14 @@ def audited(show: Progress, plan: Callable[[int], None]) -> Progress:
         show(done, total, what)
 
     return report
+
+
+def duration(seconds: float) -> str:
+    """Seconds as text.
+
+    >>> duration(7.2), duration(300), duration(9000)
+    ('7 s', '5 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

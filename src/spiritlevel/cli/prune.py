@@ -14,16 +14,16 @@ from ..verbs.pruning import Pruning, pruning
 from ..verbs.pruning.measuring import MIN_PROBES, SHARES
 from ..verbs.pruning.records import PROBED, deletion_text
 from . import console, options, subject
+from .common import examples
 from .tables import print_by_name
 
-EXAMPLES = """\b
+
+@examples("""\b
 Examples:
   spiritlevel prune --model digits_cnn --checkpoint run7.safetensors --share 0.3
   spiritlevel prune --model my_nets:make --checkpoint run7.safetensors --data val.npz \\
       --layers 'layer*' --share 0.5 --plot units.png --save smaller.safetensors
-"""
-
-
+""")
 def prune(
     *,
     network: options.NetworkOptions,

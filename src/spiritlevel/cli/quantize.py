@@ -18,16 +18,16 @@ from . import (
     options,
     subject,
 )
+from .common import examples
 from .tables import print_by_name
 
-EXAMPLES = """\b
+
+@examples("""\b
 Examples:
   spiritlevel quantize --model digits_cnn --checkpoint run7.safetensors --mean-bits 4
   spiritlevel quantize --model my_nets:make --checkpoint run7.safetensors --data val.npz \\
       --bits 3,4,8 --scheme per_group --bytes 2MiB --plot bits.png --json bits.json
-"""
-
-
+""")
 def quantize(
     *,
     network: options.NetworkOptions,

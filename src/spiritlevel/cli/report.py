@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json as json_text
 import pathlib
 import sys
@@ -10,19 +9,22 @@ from typing import Annotated
 
 import typer
 
-from spiritlevel_lab.pages.report import study as study_page
-from spiritlevel_lab.population import population_statistics
-from spiritlevel_lab.population.population import Population
-from spiritlevel_lab.population.storage.store import Store
-
 from ..ground.errors import SpiritlevelError
 from ..ground.files import write_atomically
 from ..pages import report as pages
 from . import console, options, subject
+from .common import examples
 
 STANDARD_OUTPUT = "-"
 
 
+@examples("""\b
+Examples:
+  spiritlevel measure --model mlp --json measured.json
+  spiritlevel report measured.json
+  spiritlevel report comparison.json --out comparison.html --title 'SGD and Adam'
+  spiritlevel report studies/digits-quick --out study.html
+""")
 def report(
     source: Annotated[
         pathlib.Path,
@@ -76,19 +78,9 @@ def _page(
     confidence: float | None,
 ) -> pages.Page:
     if source.is_dir():
-        with console.progress("reading the study") as show, Store.open(source) as store:
-            population = Population.of(store)
-            chosen = target or population_statistics.default_target(population)
-            statistics = population_statistics.statistics(
-                population,
-                target=chosen,
-                confounders=confounders,
-                confidence=0.95 if confidence is None else confidence,
-            )
-            page = study_page.page_of(
-                store, target=chosen, population=population, statistics=statistics, progress=show
-            )
-            return dataclasses.replace(page, title=title) if title else page
+        chosen = {"target": target, "confounders": confounders, "confidence": confidence}
+        with console.progress("reading the study") as show:
+            return pages.page_of_folder(source, title=title, progress=show, **chosen)
     of_a_study = (("target", target), ("confounders", confounders), ("confidence", confidence))
     for name, value in of_a_study:
         if value is not None:

@@ -13,8 +13,15 @@ from ..pages.figures import density as draw_density
 from ..pages.figures import new_figure
 from ..verbs import spectra
 from . import console, options, subject
+from .common import examples
 
 
+@examples("""\b
+Examples:
+  spiritlevel spectrum --model mlp --samples 500
+  spiritlevel spectrum --model my_nets:make --checkpoint run7.safetensors \\
+      --data val.npz --num 5 --plot spectrum.png --html spectrum.html
+""")
 def spectrum(
     *,
     network: options.NetworkOptions,

@@ -21,8 +21,6 @@ from .reading import (
     read_settings,
 )
 
-__version__ = "0.1.0"
-
 # Called while something long runs: how much is done, of how much in all (None where that is not
 # known), and what is being done. The counts start again at 0 with every part of the work.
 Progress: TypeAlias = Callable[[int, int | None, str], None]

@@ -45,8 +45,8 @@ class Shown:
         plugins.load("spiritlevel.pages")
         if not _writers:
             raise SpiritlevelError(
-                f"A page of this {type(self).__name__} needs spiritlevel.pages, which is not "
-                "there. Import spiritlevel before its parts."
+                f"A page of this {type(self).__name__} needs the package spiritlevel to be "
+                "installed, and not only found on the path. Install it with pip."
             )
         return _writers[0](self, path, title=title)
 

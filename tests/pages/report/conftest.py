@@ -1,17 +1,15 @@
-"""Chromium, with every page it opens watched: no error, no request, no dialog.
+"""Results made of known numbers, under names that a test chooses."""
 
-And results made of known numbers, under names that a test chooses.
-"""
-
-import contextlib
-import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-import chromium
+from opened_pages import browser as browser
+from opened_pages import named_rows_of as named_rows_of
+from opened_pages import open_page as open_page
+from opened_pages import pytest_runtest_teardown as pytest_runtest_teardown
+from opened_pages import pytest_sessionfinish as pytest_sessionfinish
 from spiritlevel.engine.weight_space.density import SpectralDensity
 from spiritlevel.results import (
     Audit,
@@ -23,7 +21,6 @@ from spiritlevel.results import (
 )
 from spiritlevel.verbs.spectra import Eigenvalues, Spectrum
 
-LOCAL = ("data:", "blob:", "about:")
 SETTINGS = {
     "loss": "cross_entropy",
     "layers": ["first", "last"],
@@ -33,88 +30,6 @@ SETTINGS = {
     "confidence": 0.95,
     "torch": "2.0",
 }
-
-
-# -- one browser for this folder ---------------------------------------------------------------
-
-HERE = pathlib.Path(__file__).parent
-RUNNING = contextlib.ExitStack()
-STARTED: list[Any] = []
-
-
-@pytest.fixture
-def browser() -> Any:
-    """Debian's Chromium, started once for all files here: it takes as long as most of the tests."""
-    if not STARTED:
-        STARTED.append(RUNNING.enter_context(chromium.started()))
-    return STARTED[0]
-
-
-def close_browser() -> None:
-    STARTED.clear()
-    RUNNING.close()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """While it runs, so does an event loop that the tests of other folders stumble over."""
-    if nextitem is None or HERE not in nextitem.path.parents:
-        close_browser()
-
-
-def pytest_sessionfinish() -> None:
-    close_browser()
-
-
-# -- pages ---------------------------------------------------------------------------------------
-
-
-class Opener:
-    """`open_page(html, width=1280, dark=False) -> page`; `offences` are raised after the test."""
-
-    def __init__(self, browser: Any, folder: pathlib.Path) -> None:
-        self.browser, self.folder = browser, folder
-        self.contexts: list[Any] = []
-        self.offences: list[str] = []
-
-    def __call__(self, html: str, *, width: int = 1280, dark: bool = False) -> Any:
-        context = self.browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme="dark" if dark else "light",
-            accept_downloads=True,
-        )
-        self.contexts.append(context)
-        page = context.new_page()
-        path = self.folder / f"page-{len(self.contexts)}.html"
-        path.write_text(html, encoding="utf-8")
-
-        def refuse(dialog: Any) -> None:
-            self.offences.append(f"dialog: {dialog.message}")
-            dialog.dismiss()
-
-        def request(request: Any) -> None:
-            if not request.url.startswith((*LOCAL, path.as_uri())):
-                self.offences.append(f"request: {request.url}")
-
-        def console(message: Any) -> None:
-            if message.type in ("error", "warning"):
-                self.offences.append(f"console {message.type}: {message.text}")
-
-        page.on("dialog", refuse)
-        page.on("request", request)
-        page.on("console", console)
-        page.on("pageerror", lambda error: self.offences.append(f"error: {error}"))
-        page.goto(path.as_uri())
-        return page
-
-
-@pytest.fixture
-def open_page(browser: Any, tmp_path: pathlib.Path) -> Iterator[Opener]:
-    opener = Opener(browser, tmp_path)
-    yield opener
-    for context in opener.contexts:
-        context.close()
-    assert opener.offences == []
 
 
 def measured(name: str, value: float, **fields: Any) -> Measurement:
@@ -230,16 +145,3 @@ def a_spectrum():
         return Spectrum(pairs, SpectralDensity(nodes, weights, size=400) if density else None)
 
     return make
-
-
-def rows_of(page: Any, identifier: str) -> list[list[str]]:
-    """The cells that a reader sees in a table, row by row."""
-    return page.eval_on_selector_all(
-        f"#{identifier} tbody tr:not([hidden])",
-        "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))",
-    )
-
-
-@pytest.fixture(name="rows_of")
-def _rows_of():
-    return rows_of

@@ -20,7 +20,7 @@ lightning = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 
-from spiritlevel.training.integrations.lightning import (
+from spiritlevel.training.integrations.lightning import (  # noqa: E402
     FlatnessMonitorCallback,
     FlatnessStoppingCallback,
 )

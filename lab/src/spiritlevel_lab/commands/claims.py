@@ -8,7 +8,7 @@ from rich.table import Table
 
 from spiritlevel.cli.console import note, show, tell
 
-from ..claims.judgement import Judgement
+from ..papers.judgement import Judgement
 from ..papers.publishing.claim_tables import claim_table
 
 

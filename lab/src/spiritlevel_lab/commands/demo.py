@@ -15,20 +15,22 @@ from rich.table import Table
 from rich.text import Text
 
 from spiritlevel.cli import console, options, subject
-from spiritlevel.cli.progress import counted, duration, runs_progress
+from spiritlevel.cli.common import examples
+from spiritlevel.cli.pace import duration
 
 from . import demo_study
 from .demo_study import Demo
+from .runs_progress import counted, runs_progress
 
 FORMAT = "spiritlevel-demo-2"
-EXAMPLES = """\b
+
+
+@examples("""\b
 Examples:
   spiritlevel demo
   spiritlevel demo --out my-demo --workers 4
   spiritlevel demo --quick --quiet --json - | jq .lead
-"""
-
-
+""")
 def demo(
     out: Annotated[pathlib.Path, typer.Option("--out", help="Output folder.")] = pathlib.Path(
         "spiritlevel-demo"

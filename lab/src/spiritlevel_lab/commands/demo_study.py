@@ -22,6 +22,7 @@ from spiritlevel.pages import report
 from spiritlevel.results import Progress
 from spiritlevel.verbs.audit import Audit, audit
 
+from ..pages.figures import study_figures
 from ..pages.report import study as study_page
 from ..population import control, population_statistics
 from ..population.executors.progress import Watch, study_status
@@ -95,7 +96,7 @@ def run(
         page = study_page.page_of(store, population=population, statistics=statistics)
         write_atomically(out / "report.html", report.render(page).encode())
         tell(1, 3, "figures")
-        drawn = plots.study_figures(population, statistics).drawn
+        drawn = study_figures(population, statistics).drawn
         for name in PICTURES:
             write_atomically(out / f"{name}.png", plots.save(drawn[name](), "png"))
         tell(2, 3, "audit")

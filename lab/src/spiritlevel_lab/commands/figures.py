@@ -13,6 +13,7 @@ from spiritlevel.ground.errors import SpiritlevelError, brief
 from spiritlevel.ground.files import write_atomically
 from spiritlevel.pages import figures as plots
 
+from ..pages.figures import study_figures
 from ..pages.figures.columns import finished, num_runs
 from ..population import population_statistics
 from ..population.population import TARGETS
@@ -58,9 +59,7 @@ def figures(
         population = finished(store)
         target = target or population_statistics.default_target(population)
         statistics = population_statistics.statistics(population, target=target, resamples=0)
-    chosen = plots.study_figures(
-        population, statistics, target=target, measures=measures, colour=colour
-    )
+    chosen = study_figures(population, statistics, target=target, measures=measures, colour=colour)
     written: list[str] = []
     with console.progress("figures") as show:
         for name, draw in chosen.drawn.items():

@@ -18,16 +18,15 @@ from spiritlevel.cli import (
     options,
     subject,
 )
-from spiritlevel.cli.progress import counted
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import write_atomically
 from spiritlevel.ground.plain_text import visible
 from spiritlevel.pages.report import render
 
-from ..claims.judgement import judge
 from ..pages.report import study as study_page
 from ..papers import registry as experiments
 from ..papers.experiment import PAPERS
+from ..papers.judgement import judge
 from ..population import control, population_statistics
 from ..population.population import TARGETS, Population
 from ..population.registry import study_names
@@ -39,6 +38,7 @@ from . import (
     study_measure,
     study_work,
 )
+from .runs_progress import counted
 
 FORMAT = "spiritlevel-studies-1"  # of the list
 
@@ -55,6 +55,10 @@ Examples:
   spiritlevel study report studies/digits-quick
 """,
 )
+
+
+def _studies(incomplete: str) -> completion.Offers:
+    return completion.beginning(incomplete, [(name, "built in") for name in study_names()])
 
 
 @app.command(
@@ -104,7 +108,7 @@ def run(
         str,
         typer.Argument(
             help="A .yaml or .py file, or a name that `spiritlevel study list` shows.",
-            autocompletion=completion.studies,
+            autocompletion=_studies,
         ),
     ],
     preset: Annotated[

@@ -11,13 +11,14 @@ import typer
 
 import spiritlevel_lab as library
 from spiritlevel.cli import console, inputs, subject
-from spiritlevel.cli.progress import counted, duration, runs_progress
+from spiritlevel.cli.pace import duration
 from spiritlevel.ground.errors import SpiritlevelError
 
 from ..population import control
 from ..population.executors.progress import study_status
 from ..population.runs.outcomes import DIVERGED
 from ..population.storage.store import Store
+from .runs_progress import counted, runs_progress
 
 Folder = Annotated[pathlib.Path, typer.Argument(help="The folder of the study.")]
 Executor = Annotated[

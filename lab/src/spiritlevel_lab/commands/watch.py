@@ -9,10 +9,16 @@ from typing import Annotated
 import typer
 
 from spiritlevel.cli import console, subject
+from spiritlevel.cli.common import examples
 
 from ..pages.watch import Watched, open_server
 
 
+@examples("""\b
+Examples:
+  spiritlevel watch studies/digits-quick
+  spiritlevel watch run.jsonl --open
+""")
 def watch(
     path: Annotated[
         pathlib.Path,

@@ -1,1 +1,1 @@
-"""."""
+"""Reports and figures of studies, and the live page."""

@@ -1,1 +1,1 @@
-"""."""
+"""Populations of trained networks: settings, runs, interventions, the store, executors."""

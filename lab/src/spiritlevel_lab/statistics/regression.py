@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
-from spiritlevel.records.measurements.measurements import aligned
+from spiritlevel.records.measurements import aligned
 
 from ._arrays import (
     Array,

@@ -8,9 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spiritlevel.records.measurements.measurements import aligned
-
 from spiritlevel.ground.plain_text import visible
+from spiritlevel.records.measurements import aligned
 
 from .correlations import Correlation
 from .granulated import GranulatedKendall

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from ...ground.errors import SpiritlevelError
-from ...records.measurements import __version__
+from ...ground.version import __version__
 from .checksums import file_checksum, has_checksum
 
 try:

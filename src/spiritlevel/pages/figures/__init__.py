@@ -1,16 +1,8 @@
-"""Pictures of reports, audits, spectra and studies, for the screen and for a paper.
+"""Pictures of reports, audits and spectra, for the screen and for a paper.
 
 Every function draws into the axes it is given, or into a figure of its own, and returns the axes.
 Colours are those of Okabe and Ito, which colour-blind readers tell apart; shapes differ as well.
 """
-
-from spiritlevel_lab.pages.figures.boxplots import boxes
-from spiritlevel_lab.pages.figures.dynamics import training
-from spiritlevel_lab.pages.figures.forest import correlations
-from spiritlevel_lab.pages.figures.heatmap import agreement
-from spiritlevel_lab.pages.figures.profiles import layer_profile
-from spiritlevel_lab.pages.figures.scatter import bound, measure_against
-from spiritlevel_lab.pages.figures.studies import StudyFigures, study_figures
 
 from .audits import audit_matrix
 from .labels import label_ends, label_points, spread
@@ -47,22 +39,15 @@ __all__ = [
     "LINES",
     "MARKERS",
     "PAGE",
-    "StudyFigures",
     "against",
-    "agreement",
     "audit_matrix",
-    "bound",
-    "boxes",
-    "correlations",
     "density",
     "label_ends",
     "label_points",
     "landscape",
-    "layer_profile",
     "layers",
     "learning_rate",
     "log_scale",
-    "measure_against",
     "moves",
     "new_figure",
     "pruning",
@@ -70,7 +55,5 @@ __all__ = [
     "save",
     "settle",
     "spread",
-    "study_figures",
     "style",
-    "training",
 ]

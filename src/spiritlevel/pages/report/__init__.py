@@ -1,4 +1,4 @@
-"""Self-contained HTML pages from measurements, audits, comparisons, spectra and studies.
+"""Self-contained HTML pages from measurements, audits, comparisons and spectra.
 
     import spiritlevel as sl
     from spiritlevel.pages import report
@@ -6,22 +6,23 @@
     report.save(sl.measure(model, loader), "report.html")
 
 The file needs no network and opens anywhere. `report.read("measured.json")` gives back what a
-command wrote with --json.
+command wrote with --json. Packages add pages of their own records with `register_page`, in a module
+that they name under the entry point `spiritlevel.pages`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
+import pathlib
+from collections.abc import Callable
 from typing import Any
 
-from spiritlevel_lab.population.storage.store import Store
-
 from ...engine.weight_space.density import SpectralDensity
-from ...ground.errors import SpiritlevelError
+from ...ground import plugins
+from ...ground.errors import MissingExtra, SpiritlevelError
 from ...ground.files import write_atomically
 from ...records.notebooks import register_page_writer
-from ...results import Progress, Report
+from ...results import Report
 from ...verbs.audit import Audit
 from ...verbs.comparison import Comparison
 from ...verbs.spectra import Eigenvalues, Spectrum
@@ -62,42 +63,66 @@ def _page(record: Any, path: str | os.PathLike[str] | None, *, title: str) -> st
 register_page_writer(_page)
 
 
-def page_of(
-    result: Any,
-    *,
-    title: str = "",
-    target: str = "gap",
-    progress: Progress | None = None,
-) -> Page:
+PageMaker = Callable[..., Page]  # (record or folder, title=..., and what else it takes)
+_makers: dict[type, PageMaker] = {}
+_of_folders: list[PageMaker] = []
+
+
+def register_page(kind: type, maker: PageMaker) -> None:
+    """Have `page_of` make the pages of records of this kind with `maker`."""
+    _makers[kind] = maker
+
+
+def register_folder_page(maker: PageMaker) -> None:
+    """Have `page_of_folder` make pages with `maker`."""
+    _of_folders[:] = [maker]
+
+
+def page_of(result: Any, *, title: str = "", **choices: Any) -> Page:
     """The page as plain data, to look into or to change before `render` writes it.
 
     Args:
         result: as for `html`.
         title: as for `html`.
-        target: what the measures of a study are judged by.
-        progress: called as progress(done, total, what) while the page of a study is made.
+        choices: of a study, `target`: what its measures are judged by; and `progress`, called as
+            progress(done, total, what) while its page is made.
     """
-    if isinstance(result, Report):
-        return measurement.page_of(result, title=title)
-    if isinstance(result, Audit):
-        return audit.page_of(result, title=title)
-    if isinstance(result, Comparison):
-        return comparison.page_of(result, title=title)
-    if isinstance(result, Eigenvalues):
-        result = Spectrum(eigenvalues=result)
-    elif isinstance(result, SpectralDensity):
-        result = Spectrum(density=result)
-    if isinstance(result, Spectrum):
-        return spectrum.page_of(result, title=title)
-    if isinstance(result, Store):
-        from spiritlevel_lab.pages.report import (
-            study,  # needs the packages of the study extra, which others do not
-        )
-
-        page = study.page_of(result, target=target, progress=progress)
-        return dataclasses.replace(page, title=title) if title else page
+    if maker := _maker_of(result):
+        return maker(result, title=title, **choices)
     raise SpiritlevelError(
         "A page can be made of a Report, an Audit, a Comparison, Eigenvalues, a SpectralDensity, a "
         f"Spectrum or the Store of a study. Got {type(result).__name__}. Pass what "
         "spiritlevel.measure, audit, compare or eigenvalues returned, or Store.open(folder)."
     )
+
+
+def page_of_folder(folder: pathlib.Path, *, title: str = "", **choices: Any) -> Page:
+    """The page of what a folder holds, such as a study."""
+    plugins.load("spiritlevel.pages")
+    if not _of_folders:
+        raise MissingExtra(what="The page of a folder", package="spiritlevel-lab", extra="lab")
+    return _of_folders[0](folder, title=title, **choices)
+
+
+def _maker_of(result: Any) -> PageMaker | None:
+    """Other packages are imported only for what is no record of ours."""
+    for maker in (maker for kind, maker in _makers.items() if isinstance(result, kind)):
+        return maker
+    plugins.load("spiritlevel.pages")
+    return next((maker for kind, maker in _makers.items() if isinstance(result, kind)), None)
+
+
+def _of_eigenvalues(result: Eigenvalues, *, title: str) -> Page:
+    return spectrum.page_of(Spectrum(eigenvalues=result), title=title)
+
+
+def _of_density(result: SpectralDensity, *, title: str) -> Page:
+    return spectrum.page_of(Spectrum(density=result), title=title)
+
+
+register_page(Report, measurement.page_of)
+register_page(Audit, audit.page_of)
+register_page(Comparison, comparison.page_of)
+register_page(Spectrum, spectrum.page_of)
+register_page(Eigenvalues, _of_eigenvalues)
+register_page(SpectralDensity, _of_density)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 from ...ground.errors import SpiritlevelError
-from ...records.measurements import __version__
+from ...ground.version import __version__
 from ..content import (
     Cards,
     Chart,

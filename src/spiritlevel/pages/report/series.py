@@ -5,8 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from spiritlevel_lab.pages.report.study_words import LINE
-
 from ..content import (
     Cell,
     Chart,
@@ -17,6 +15,8 @@ from ..content import (
 )
 from .estimates import value_of
 from .numbers import filled
+
+LINE = 44  # characters of a title along an upright axis
 
 
 def chart_of(figure: Figure) -> Chart:

@@ -9,12 +9,12 @@ from typing import Any
 
 from spiritlevel.measures import get, names
 from spiritlevel.pages.content import Coefficient
+from spiritlevel.pages.report.series import LINE
 
 from ...population.population import TARGETS
 from ...statistics import Correlation
 
 SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off than the p
-LINE = 44  # characters of a title along an upright axis
 
 
 def interval(correlation: Correlation) -> str | None:

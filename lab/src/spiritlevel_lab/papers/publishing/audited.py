@@ -10,11 +10,10 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from spiritlevel.records.measurements.measurements import read_json
-
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import write_atomically
 from spiritlevel.pages.content import Cell, Table
+from spiritlevel.records.measurements import read_json
 from spiritlevel.verbs.audit import Audit, Kind
 
 from ..registry import find, names

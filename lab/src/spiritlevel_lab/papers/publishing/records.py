@@ -10,10 +10,9 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from spiritlevel.records.measurements.measurements import read_json
-
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import write_atomically
+from spiritlevel.records.measurements import read_json
 
 from ...claims.rows import experiment_rows, missing_columns
 from ...population.population import Population

@@ -14,7 +14,7 @@ from spiritlevel.pages.content import (
     Text,
 )
 
-from ...claims.judgement import Judgement, judge
+from ...papers.judgement import Judgement, judge
 from ...pages.study_sections import LeadingSections, Rows
 from ...population.settings.definition import Study
 from ..experiment import Experiment, Outcome

@@ -8,7 +8,7 @@ import pathlib
 import re
 from typing import Any
 
-from spiritlevel.records.measurements.reading import Misread, parse_json
+from spiritlevel.records.reading import Misread, parse_json
 
 from spiritlevel.ground.errors import SpiritlevelError
 

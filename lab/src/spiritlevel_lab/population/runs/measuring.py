@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from spiritlevel.records.measurements.measurements import __version__
 from torch import Tensor
 
+from spiritlevel.ground.version import __version__
 from spiritlevel.inputs.checkpoints import checkpoint_bytes
 from spiritlevel.verbs import measuring as api
 

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from spiritlevel.records.measurements.measurements import __version__
 
 from spiritlevel.ground.files.torch_files import load_torch_file
+from spiritlevel.ground.version import __version__
 
 from .results import EpochMeasurementRow, EpochRow, History
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spiritlevel.records.measurements.reading import parse_json, read_as
+from spiritlevel.records.reading import parse_json, read_as
 
 from spiritlevel.ground.errors import SpiritlevelError
 

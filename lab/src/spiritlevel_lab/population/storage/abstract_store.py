@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from spiritlevel.records.measurements.reading import parse_json
+from spiritlevel.records.reading import parse_json
 
 from spiritlevel.ground.files.names import check_name
 

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spiritlevel.records.measurements.reading import Misread, parse_json, read_as
+from spiritlevel.records.reading import Misread, parse_json, read_as
 
 from ..settings.given_networks import axes_of
 from . import schema

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 import spiritlevel as sl
-from spiritlevel.pages import figures as plots
+from spiritlevel_lab.pages import figures as studies
 
 
 def points_of(ax) -> list[tuple[float, float]]:
@@ -20,7 +20,7 @@ def column(population, name: str) -> list[float]:
 
 
 def test_points_are_the_rows(population):
-    ax = plots.measure_against(population, "relative.kappa", view="linear")
+    ax = studies.measure_against(population, "relative.kappa", view="linear")
     expected = sorted((row["relative.kappa"], row["gap"]) for row in population.rows)
     assert points_of(ax) == expected
     assert ax.get_xscale() == "linear"
@@ -31,7 +31,7 @@ def test_points_are_the_rows(population):
 
 
 def test_the_title_has_n_and_the_interval(population):
-    text = plots.measure_against(population, "relative.kappa").get_title(loc="left")
+    text = studies.measure_against(population, "relative.kappa").get_title(loc="left")
     x, y = column(population, "relative.kappa"), column(population, "gap")
     value = scipy.stats.spearmanr(x, y).statistic
     assert f"Spearman ρ {value:+.2f} [" in text
@@ -39,7 +39,7 @@ def test_the_title_has_n_and_the_interval(population):
 
 
 def test_a_log_axis_leaves_out_what_is_not_positive_and_counts_it(population):
-    ax = plots.measure_against(population, "curvature.trace", view="log")
+    ax = studies.measure_against(population, "curvature.trace", view="log")
     seen = [row for row in population.rows if row.get("curvature.trace", -1) > 0]
     assert points_of(ax) == sorted((row["curvature.trace"], row["gap"]) for row in seen)
     assert len(seen) == 27
@@ -49,7 +49,7 @@ def test_a_log_axis_leaves_out_what_is_not_positive_and_counts_it(population):
 
 
 def test_every_value_of_a_setting_has_a_colour_a_shape_and_its_own_points(population):
-    ax = plots.measure_against(population, "relative.kappa", colour="optimizer")
+    ax = studies.measure_against(population, "relative.kappa", colour="optimizer")
     marks, lines = ax.lines[::2], ax.lines[1::2]
     assert [line.get_label() for line in marks] == [
         f"{name} (n = 10)" for name in ("sgd", "adam", "adamw")
@@ -67,7 +67,7 @@ def test_every_value_of_a_setting_has_a_colour_a_shape_and_its_own_points(popula
 
 
 def test_numbers_of_a_setting_are_in_order(population):
-    ax = plots.measure_against(population, "relative.kappa", colour="lr")
+    ax = studies.measure_against(population, "relative.kappa", colour="lr")
     assert [line.get_label().split()[0] for line in ax.lines[::2]] == ["0.01", "0.1"]
 
 
@@ -76,7 +76,7 @@ def test_numbers_of_a_setting_are_in_order(population):
     [("relative.kappa", 30, "log"), ("curvature.trace", 29, "linear")],
 )
 def test_cells_count_every_run_once(population, measure, number, scale):
-    ax = plots.measure_against(population, measure, view="density")
+    ax = studies.measure_against(population, measure, view="density")
     [cells] = ax.collections
     assert cells.get_array().sum() == number
     assert ax.get_xscale() == scale  # logarithmic only where all are positive
@@ -86,7 +86,7 @@ def test_cells_count_every_run_once(population, measure, number, scale):
 
 
 def test_the_bound_is_drawn_against_the_gap(population):
-    ax = plots.bound(population)
+    ax = studies.bound(population)
     runs, line = ax.lines
     expected = [(row["gap"], row["bound.generalization"]) for row in population.rows]
     assert [tuple(point) for point in runs.get_xydata()] == expected
@@ -98,7 +98,7 @@ def test_the_bound_is_drawn_against_the_gap(population):
 def test_a_bound_below_the_gap_does_not_hold_and_gaps_below_zero_get_a_linear_axis(population):
     changes = [{"bound.generalization": 1e-3}, {"gap": -0.1}, {"bound.generalization": math.inf}]
     rows = [row | change for row, change in zip(population.rows, changes, strict=False)]
-    ax = plots.bound(dataclasses.replace(population, rows=[*rows, *population.rows[3:]]))
+    ax = studies.bound(dataclasses.replace(population, rows=[*rows, *population.rows[3:]]))
     assert (ax.get_xscale(), ax.get_yscale()) == ("linear", "log")
     text = ax.get_title(loc="left")
     assert "holds in 28 of 29 runs" in text
@@ -117,17 +117,17 @@ def test_a_bound_below_the_gap_does_not_hold_and_gaps_below_zero_get_a_linear_ax
 )
 def test_unknown_names_are_refused_with_the_likely_meaning(population, arguments, text):
     with pytest.raises(sl.SpiritlevelError, match=text):
-        plots.measure_against(population, **({"measure": "relative.kappa"} | arguments))
+        studies.measure_against(population, **({"measure": "relative.kappa"} | arguments))
 
 
 def test_a_study_without_the_bound_says_what_to_do(population):
     without = dataclasses.replace(population, measures=["relative.kappa"])
     with pytest.raises(sl.SpiritlevelError, match="Add it to the study's measures"):
-        plots.bound(without)
+        studies.bound(without)
 
 
 def test_nothing_to_show_is_said_and_not_an_error(population):
     rows = [row | {"relative.kappa": -1.0} for row in population.rows]
-    ax = plots.measure_against(dataclasses.replace(population, rows=rows), "relative.kappa")
+    ax = studies.measure_against(dataclasses.replace(population, rows=rows), "relative.kappa")
     assert "n = 0, 30 not positive left out" in ax.get_title(loc="left")
     assert "ρ undefined: the measure is the same in all 30 runs" in ax.get_title(loc="left")

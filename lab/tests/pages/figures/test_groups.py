@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import spiritlevel as sl
-from spiritlevel.pages import figures as plots
+from spiritlevel_lab.pages import figures as studies
 
 
 def box_lines(ax) -> list:
@@ -22,7 +22,7 @@ def values_of(population, name, **settings) -> list[float]:
 
 
 def test_boxes_stand_at_the_quartiles_and_every_run_is_a_point(population):
-    ax = plots.boxes(population, "relative.kappa", "optimizer")
+    ax = studies.boxes(population, "relative.kappa", "optimizer")
     boxes = box_lines(ax)
     assert len(boxes) == 3
     drawn = [tuple(line.get_ydata()) for line in ax.lines if line.get_marker() == "o"]
@@ -40,7 +40,7 @@ def test_boxes_stand_at_the_quartiles_and_every_run_is_a_point(population):
 
 
 def test_two_settings_split_the_boxes(population):
-    ax = plots.boxes(population, "gap", "optimizer", split="lr")
+    ax = studies.boxes(population, "gap", "optimizer", split="lr")
     boxes = box_lines(ax)
     assert len(boxes) == 6
     expected = [
@@ -55,7 +55,7 @@ def test_two_settings_split_the_boxes(population):
 
 
 def test_runs_without_the_number_are_left_out_and_counted(population):
-    ax = plots.boxes(population, "curvature.trace", "optimizer")
+    ax = studies.boxes(population, "curvature.trace", "optimizer")
     labels = [label.get_text() for label in ax.get_xticklabels()]
     assert labels[0] == "sgd\nn = 9"
     assert "1 run without a finite number" in ax.get_title(loc="left")
@@ -63,7 +63,7 @@ def test_runs_without_the_number_are_left_out_and_counted(population):
 
 
 def test_training_is_the_median_and_the_quartiles_of_the_runs(population):
-    ax = plots.training(population, "test_loss")
+    ax = studies.training(population, "test_loss")
     [line] = ax.lines
     longest = 8
     paths = [[row["test_loss"] for row in rows] for rows in population.epochs.values()]
@@ -82,7 +82,7 @@ def test_training_is_the_median_and_the_quartiles_of_the_runs(population):
 
 
 def test_training_by_a_setting_has_a_line_a_value(population):
-    ax = plots.training(population, "train_loss", by="lr")
+    ax = studies.training(population, "train_loss", by="lr")
     assert [line.get_label() for line in ax.lines] == ["0.01 (n = 15)", "0.1 (n = 15)"]
     assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines}) == 2
     runs = [row["run"] for row in population.rows if row["lr"] == 0.1]
@@ -93,13 +93,13 @@ def test_training_by_a_setting_has_a_line_a_value(population):
 def test_runs_that_diverged_are_left_out_of_training_and_counted(population):
     broken = [row | {"train_loss": math.inf} for row in population.epochs["run0"]]
     epochs = dict(population.epochs) | {"run0": broken}
-    ax = plots.training(dataclasses.replace(population, epochs=epochs), "train_loss")
+    ax = studies.training(dataclasses.replace(population, epochs=epochs), "train_loss")
     assert ax.lines[0].get_label() == "training loss (n = 29)"
     assert "1 run with losses that are not finite" in ax.get_title(loc="left")
 
 
 def test_profiles_are_medians_and_quartiles_in_the_order_of_numbers(population):
-    ax = plots.layer_profile(population, "relative.kappa")
+    ax = studies.layer_profile(population, "relative.kappa")
     names = [label.get_text() for label in ax.get_xticklabels()]
     assert sorted(names) == ["head", "layer10", "layer2"]
     assert names.index("layer2") < names.index("layer10")
@@ -114,7 +114,7 @@ def test_profiles_are_medians_and_quartiles_in_the_order_of_numbers(population):
 
 def test_the_order_of_layers_can_be_given(population):
     order = ["layer2", "layer10", "head"]
-    ax = plots.layer_profile(population, "relative.kappa", layers=order, by="optimizer")
+    ax = studies.layer_profile(population, "relative.kappa", layers=order, by="optimizer")
     assert [label.get_text() for label in ax.get_xticklabels()] == order
     assert len(ax.containers) == 3
     assert ax.get_xlabel() == "layer"
@@ -123,12 +123,15 @@ def test_the_order_of_layers_can_be_given(population):
 @pytest.mark.parametrize(
     ("draw", "text"),
     [
-        (lambda p: plots.boxes(p, "gapp", "lr"), "'column' must be .* Did you mean 'gap'"),
-        (lambda p: plots.boxes(p, "gap", "optimiser"), "'by' must be .* Did you mean 'optimizer'"),
-        (lambda p: plots.training(p, "trian_loss"), "'columns' must be .* mean 'train_loss'"),
-        (lambda p: plots.layer_profile(p, "relative.kapa"), "Did you mean 'relative.kappa'"),
-        (lambda p: plots.layer_profile(p, "relative.kappa", layers=["had"]), "mean 'head'"),
-        (lambda p: plots.training(dataclasses.replace(p, epochs={})), "no training to draw"),
+        (lambda p: studies.boxes(p, "gapp", "lr"), "'column' must be .* Did you mean 'gap'"),
+        (
+            lambda p: studies.boxes(p, "gap", "optimiser"),
+            "'by' must be .* Did you mean 'optimizer'",
+        ),
+        (lambda p: studies.training(p, "trian_loss"), "'columns' must be .* mean 'train_loss'"),
+        (lambda p: studies.layer_profile(p, "relative.kapa"), "Did you mean 'relative.kappa'"),
+        (lambda p: studies.layer_profile(p, "relative.kappa", layers=["had"]), "mean 'head'"),
+        (lambda p: studies.training(dataclasses.replace(p, epochs={})), "no training to draw"),
     ],
 )
 def test_unknown_names_are_refused(population, draw, text):

@@ -16,10 +16,10 @@ from spiritlevel.pages.content import (
 )
 from spiritlevel.pages.report import render
 from spiritlevel_lab.claims.findings import Finding
-from spiritlevel_lab.claims.judgement import judge
 from spiritlevel_lab.pages.report.study import page_of
 from spiritlevel_lab.papers import registry
 from spiritlevel_lab.papers.experiment import Outcome, titled
+from spiritlevel_lab.papers.judgement import judge
 from spiritlevel_lab.papers.publishing.study_section import claim_section
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.population import Population

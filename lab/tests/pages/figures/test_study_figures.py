@@ -13,6 +13,7 @@ from population.tiny_study import tiny
 from spiritlevel.cli.app import app
 from spiritlevel.pages import figures as plots
 from spiritlevel_lab import Store, run
+from spiritlevel_lab.pages import figures as studies
 from spiritlevel_lab.pages.figures import studies
 from spiritlevel_lab.population.population import Population
 
@@ -22,7 +23,7 @@ EVIL = "<img src=x onerror=alert(1)>$\\frac{1}$"
 
 
 def test_every_view_is_there(population, statistics):
-    found = plots.study_figures(population, statistics)
+    found = studies.study_figures(population, statistics)
     assert list(found.drawn) == [
         "gap-linear",
         "gap-log",
@@ -46,7 +47,7 @@ def test_what_a_study_cannot_show_is_said(population, statistics):
     poor = dataclasses.replace(
         population, rows=rows, axes=["momentum"], measures=["norms.weight"], layers={}
     )
-    found = plots.study_figures(poor, statistics)
+    found = studies.study_figures(poor, statistics)
     assert found.left_out == {
         "training-momentum": "values of momentum in the runs: 1; drawn are 2 to 12",
         "boxes-momentum": "values of momentum in the runs: 1; drawn are 2 to 12",
@@ -56,28 +57,28 @@ def test_what_a_study_cannot_show_is_said(population, statistics):
 
 
 def test_patterns_choose_measures_and_unknown_ones_are_refused(population, statistics):
-    found = plots.study_figures(population, statistics, measures=["*.kappa", "norms.*"])
+    found = studies.study_figures(population, statistics, measures=["*.kappa", "norms.*"])
     figure = found.drawn["gap-linear"]()
     assert [ax.get_xlabel() for ax in figure.axes] == ["relative.kappa", "norms.weight"]
     labels = [label.get_text() for label in found.drawn["correlations"]().axes[0].get_yticklabels()]
     assert sorted(labels) == ["norms.weight", "relative.kappa"]
     with pytest.raises(sl.SpiritlevelError, match=r"no measure 'norm.weight'. Did you mean 'norms"):
-        plots.study_figures(population, statistics, measures=["norm.weight"])
+        studies.study_figures(population, statistics, measures=["norm.weight"])
     with pytest.raises(sl.SpiritlevelError, match=r"'colour' must be .* Did you mean 'lr'"):
-        plots.study_figures(population, statistics, colour="lrr")
+        studies.study_figures(population, statistics, colour="lrr")
 
 
 def test_more_values_than_colours_and_shapes_are_refused(population, statistics):
     rows = [row | {"seed": i} for i, row in enumerate([*population.rows, *population.rows])]
     there = dataclasses.replace(population, rows=rows, axes=["seed"])
     with pytest.raises(sl.SpiritlevelError, match=r"at most 49 values.* 'seed' has 60. Choose an"):
-        plots.study_figures(there, statistics, colour="seed")
-    assert plots.study_figures(there, statistics).drawn["gap-linear"]().legends == []
+        studies.study_figures(there, statistics, colour="seed")
+    assert studies.study_figures(there, statistics).drawn["gap-linear"]().legends == []
 
 
 def test_many_panels_go_to_pages_that_are_nearly_alike():
     items = [str(i) for i in range(26)]
-    pages = list(studies._pages("boxes", items, lambda ax, item: ax.set_xlabel(item)))
+    pages = list(module._pages("boxes", items, lambda ax, item: ax.set_xlabel(item)))
     assert [name for name, _ in pages] == ["boxes", "boxes-2", "boxes-3"]
     figures = [make() for _, make in pages]
     assert [len(figure.axes) for figure in figures] == [9, 9, 8]
@@ -88,7 +89,7 @@ def test_many_panels_go_to_pages_that_are_nearly_alike():
 def test_a_settings_name_leads_to_no_other_folder(population, statistics):
     rows = [row | {"model.../../x": row["lr"]} for row in population.rows]
     there = dataclasses.replace(population, rows=rows, axes=["model.../../x"])
-    names = plots.study_figures(there, statistics).drawn
+    names = studies.study_figures(there, statistics).drawn
     assert "boxes-model...-..-x" in names
     assert not any("/" in name for name in names)
 
@@ -130,7 +131,7 @@ def test_names_of_users_are_text_and_nothing_overlaps_or_leaves_the_page(populat
     there = hostile(population)
     row = statistics.measures["norms.weight"]
     rows = {name: dataclasses.replace(row, name=name) for name in there.measures}
-    found = plots.study_figures(there, dataclasses.replace(statistics, measures=rows))
+    found = studies.study_figures(there, dataclasses.replace(statistics, measures=rows))
     for name in ("gap-log", "correlations", "agreement", "boxes-optimizer", "layers"):
         figure = found.drawn[name]()
         figure.draw_without_rendering()
@@ -157,13 +158,13 @@ def test_names_of_users_are_text_and_nothing_overlaps_or_leaves_the_page(populat
 
 
 def test_a_leading_underscore_does_not_keep_a_value_from_the_legend(population, statistics):
-    figure = plots.study_figures(hostile(population), statistics, measures=["curvature.trace"])
+    figure = studies.study_figures(hostile(population), statistics, measures=["curvature.trace"])
     [legend] = figure.drawn["gap-linear"]().legends
     assert legend.get_texts()[0].get_text() == " _sgd"
 
 
 def test_sizes_fit_a_paper(population, statistics):
-    found = plots.study_figures(population, statistics)
+    found = studies.study_figures(population, statistics)
     for make in (found.drawn[name] for name in ("gap-linear", "correlations", "bound")):
         figure = make()
         assert figure.get_figwidth() in (plots.COLUMN, plots.PAGE)
@@ -181,7 +182,7 @@ def test_sizes_fit_a_paper(population, statistics):
 )
 def test_the_same_study_gives_the_same_bytes(population, kind, start):
     drawn = [
-        plots.measure_against(population, "relative.kappa", colour="optimizer") for _ in range(2)
+        studies.measure_against(population, "relative.kappa", colour="optimizer") for _ in range(2)
     ]
     one, two = (plots.save(ax.figure, kind) for ax in drawn)
     assert one == two
@@ -191,7 +192,7 @@ def test_the_same_study_gives_the_same_bytes(population, kind, start):
 
 
 def test_fonts_in_a_pdf_are_truetype(population):
-    content = plots.save(plots.bound(population).figure, "pdf")
+    content = plots.save(studies.bound(population).figure, "pdf")
     assert b"/CIDFontType2" in content
     assert b"/Type3" not in content
 
@@ -200,7 +201,7 @@ def test_other_kinds_of_file_are_refused(population):
     with pytest.raises(
         sl.SpiritlevelError, match=r"'kind' must be one of png, svg, pdf. Got 'gif'"
     ):
-        plots.save(plots.bound(population).figure, "gif")
+        plots.save(studies.bound(population).figure, "gif")
 
 
 # -- the command line ------------------------------------------------------------------------
@@ -231,7 +232,7 @@ def test_figures_of_a_study_on_disk(trained, tmp_path):
     assert "not drawn because failed or unfinished: 2 runs" in result.stderr
     with Store.open(trained) as store:
         rows = store.rows("epochs")
-        ax = plots.training(store, "test_loss")  # a store will do as well as a population
+        ax = studies.training(store, "test_loss")  # a store will do as well as a population
     last = sorted(row["test_loss"] for row in rows if row["epoch"] == 2)
     assert ax.lines[0].get_ydata()[-1] == pytest.approx((last[1] + last[2]) / 2)
 

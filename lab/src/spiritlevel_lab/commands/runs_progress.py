@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from spiritlevel_lab.population.executors.progress import StudyStatus, Watch
-from spiritlevel_lab.population.storage.store import Counts
+from spiritlevel.cli import console
+from spiritlevel.cli.pace import duration
 
-from . import console
+from ..population.executors.progress import StudyStatus, Watch
+from ..population.storage.store import Counts
 
 SHORT = 10.0  # seconds; a run that started later shows no time
 
@@ -87,14 +88,3 @@ def counted(counts: Counts, left: float | None) -> str:
     if left:
         parts.append(f"about {duration(left)} left")
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as text.
-
-    >>> duration(7.2), duration(300), duration(9000)
-    ('7 s', '5 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -8,8 +8,8 @@ import pytest
 import scipy.stats
 
 import spiritlevel as sl
-from spiritlevel.pages import figures as plots
 from spiritlevel.pages.figures import COLOURS
+from spiritlevel_lab.pages import figures as studies
 
 
 def drawn(ax, colour: str):
@@ -21,7 +21,7 @@ def drawn(ax, colour: str):
 
 @pytest.mark.parametrize("kind", ["spearman", "pearson", "kendall"])
 def test_rows_are_the_statistics_the_largest_on_top(statistics, kind):
-    ax = plots.correlations(statistics, kind, target="gap")
+    ax = studies.correlations(statistics, kind, target="gap")
     rows = sorted(statistics.measures.values(), key=lambda row: -getattr(row, kind).value)
     assert [label.get_text() for label in ax.get_yticklabels()] == [row.name for row in rows]
     values, intervals = drawn(ax, COLOURS[0])
@@ -42,7 +42,7 @@ def test_both_kinds_of_point_occur(statistics):
 
 
 def test_grey_squares_hold_the_confounders_fixed(statistics):
-    ax = plots.correlations(statistics, "spearman")
+    ax = studies.correlations(statistics, "spearman")
     squares = [line for line in ax.lines if line.get_marker() == "s"]
     rows = sorted(statistics.measures.values(), key=lambda row: -row.spearman.value)
     partial = [row.partial_spearman.value for row in rows if row.partial_spearman is not None]
@@ -57,13 +57,13 @@ def test_what_has_no_correlation_says_why(statistics):
     rows = dict(statistics.measures) | {
         "norms.weight": dataclasses.replace(row, spearman=undefined)
     }
-    ax = plots.correlations(dataclasses.replace(statistics, measures=rows))
+    ax = studies.correlations(dataclasses.replace(statistics, measures=rows))
     assert [label.get_text() for label in ax.get_yticklabels()][-1] == "norms.weight"
     assert reason in [text.get_text() for text in ax.texts]
 
 
 def test_cells_are_spearmans_of_the_runs_both_measures_have(population):
-    ax = plots.agreement(population, ["relative.kappa", "norms.weight", "curvature.trace"])
+    ax = studies.agreement(population, ["relative.kappa", "norms.weight", "curvature.trace"])
     names = ["relative.kappa", "norms.weight", "curvature.trace", "gap"]
     [image] = ax.images
     cells = image.get_array()
@@ -82,7 +82,7 @@ def test_cells_are_spearmans_of_the_runs_both_measures_have(population):
 def test_cells_of_a_constant_measure_are_empty(population):
     rows = [row | {"norms.weight": 5.0} for row in population.rows]
     constant = dataclasses.replace(population, rows=rows)
-    ax = plots.agreement(constant, ["relative.kappa", "norms.weight"])
+    ax = studies.agreement(constant, ["relative.kappa", "norms.weight"])
     assert np.ma.getmaskarray(ax.images[0].get_array())[1].all()
     assert [text.get_text() for text in ax.texts][3] == "–"
 
@@ -90,10 +90,10 @@ def test_cells_of_a_constant_measure_are_empty(population):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda p, s: plots.correlations(s, "spearmann"), "'kind' must be one of spearman"),
-        (lambda p, s: plots.agreement(p, ["norm.weight"]), "Did you mean 'norms.weight'"),
-        (lambda p, s: plots.agreement(p, []), "at least one measure"),
-        (lambda p, s: plots.agreement(p, target="loss"), "'target' must be one of"),
+        (lambda p, s: studies.correlations(s, "spearmann"), "'kind' must be one of spearman"),
+        (lambda p, s: studies.agreement(p, ["norm.weight"]), "Did you mean 'norms.weight'"),
+        (lambda p, s: studies.agreement(p, []), "at least one measure"),
+        (lambda p, s: studies.agreement(p, target="loss"), "'target' must be one of"),
     ],
 )
 def test_unknown_names_are_refused(population, statistics, call, text):

@@ -1,0 +1,135 @@
+"""Fixtures and rules of all tests, those of the instrument and those of the laboratory."""
+
+import contextlib
+import datetime
+import functools
+import gc
+import json
+import pathlib
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import chromium
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def generator() -> Any:
+    import torch  # here, for the process that only hands tests to workers does without
+
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def only_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in larger networks: the small ones of tests would take every direction instead."""
+    from spiritlevel.engine.weight_space.probes import WeightProbes
+
+    monkeypatch.setattr(WeightProbes, "directions", None)
+
+
+@pytest.fixture(scope="module")  # while it runs, so does an event loop that others stumble over
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, or a skip that says what is missing."""
+    with chromium.started() as running:
+        yield running
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Workers are forked from a process that has imported what they need."""
+    if sys.platform != "linux":  # on others some libraries do not survive a fork
+        return
+    import fork_server
+
+    for spec in specs:
+        if spec.popen and not spec.python:
+            spec.python = fork_server.program("libraries")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Before the first file of tests is imported."""
+    options = session.config.option
+    if getattr(options, "dist", "no") != "no" and not hasattr(session.config, "workerinput"):
+        return  # this process only hands tests to workers
+    gc.disable()  # nothing that is imported or collected goes away again
+    import torch
+
+    # Tests choose their dtype themselves; one thread, so that sums run in one order.
+    torch.set_num_threads(1)
+    with contextlib.suppress(ImportError):  # an extra
+        import typer.main
+
+        # Making all commands from their signatures takes longer than most of them.
+        typer.main.get_command = functools.cache(typer.main.get_command)
+
+
+def pytest_collection_finish() -> None:
+    """Whatever was imported stays: the collector need not walk through it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(5000)  # tests that look at memory collect themselves
+
+
+# -- what a run of the tests leaves to the night -----------------------------------------------
+
+
+CASES_APART = 2
+
+
+@pytest.hookimpl(tryfirst=True)  # before those of the night are taken out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked sampled(n), every 2n-th case runs at once, and the others at night.
+
+    Of a file that is marked as a whole, every n-th test runs at once. What a planted break needs
+    to be noticed by day is not left to the night.
+    """
+    breaks = json.loads(pathlib.Path(__file__).with_name("planted_breaks.json").read_text("utf-8"))
+    by_day = {each["by_day"] for each in breaks if "by_day" in each}
+    numbers: dict[tuple[Any, str], int] = {}
+    for item in items:
+        node, mark = next(item.iter_markers_with_node("sampled"), (None, None))
+        if mark is None or config.option.all_samples:
+            continue
+        whole_file = isinstance(node, pytest.Module)
+        key = item.path, "" if whole_file else getattr(item, "originalname", item.name)
+        numbers[key] = numbers.get(key, -1) + 1
+        is_left_out = numbers[key] % (mark.args[0] * (1 if whole_file else CASES_APART)) > 0
+        if is_left_out and f"{item.path.stem}::{item.name}" not in by_day:
+            item.add_marker("nightly")
+
+
+# -- the random networks of a night (tests/fuzz): those of another date are other networks ---------
+
+NETWORKS_IN_A_TEST = 50
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fuzz")
+    group.addoption("--fuzz-cases", type=int, default=5000, help="random networks of a night")
+    group.addoption("--all-samples", action="store_true", help="leave no case to the night")
+    group.addoption("--fuzz-offset", type=int, help="number of the first (default: from the date)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.fuzz_offset is None:  # chosen once, so that all workers take the same
+        config.option.fuzz_offset = int(f"{datetime.date.today():%Y%m%d}") * 10_000
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"random networks of a night: --fuzz-offset={config.option.fuzz_offset}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "night" in metafunc.fixturenames:
+        options, step = metafunc.config.option, NETWORKS_IN_A_TEST
+        end = options.fuzz_offset + options.fuzz_cases
+        parts = [range(i, min(i + step, end)) for i in range(options.fuzz_offset, end, step)]
+        metafunc.parametrize("night", parts, ids=lambda part: f"{part.start}-{part.stop - 1}")
