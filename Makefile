@@ -18,7 +18,7 @@ help:
 	@echo "make bench-peers   the same questions to other libraries, in an environment of its own;"
 	@echo "             DEVICE=cuda for a GPU"
 	@echo "make docs    build the documentation into site/; open site/index.html"
-	@echo "make dist    build sdist and wheel into dist/, and check both"
+	@echo "make dist    build both distributions into dist/, and check them"
 	@echo "make matrix  the core tests with the oldest and the newest versions, for every Python there is"
 	@echo "make clean   remove the environment, caches and outputs"
 	@echo "The first target you run sets up $(VENV), which takes a few minutes."
@@ -66,10 +66,10 @@ bench-peers: $(PEERS)/.ready
 	$(PEERS)/bin/python benchmarks/peers/run.py --device $(or $(DEVICE),cpu)
 	$(PEERS)/bin/python benchmarks/peers/table.py
 
-$(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/peers/requirements.txt
+$(PEERS)/.ready: pyproject.toml lab/pyproject.toml constraints.txt benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --disable-pip-version-check -c constraints.txt \
-		-e '.[dev]' -r benchmarks/peers/requirements.txt
+		-e '.[dev]' -e ./lab -r benchmarks/peers/requirements.txt
 	@touch $@
 
 # --strict: a link that leads nowhere, or a page that nothing leads to, is an error.
@@ -81,6 +81,7 @@ TOOLS := .venv-tools
 dist: $(TOOLS)/.ready
 	rm -rf dist
 	$(TOOLS)/bin/python -m build --outdir dist .
+	$(TOOLS)/bin/python -m build --outdir dist lab
 	$(TOOLS)/bin/twine check --strict dist/*
 	$(TOOLS)/bin/check-wheel-contents dist/*.whl
 
@@ -94,11 +95,11 @@ matrix: dist
 	$(PYTHON) tests/version_matrix.py dist
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(TOOLS) .venv-matrix build dist site spiritlevel-demo .pytest_cache .mypy_cache .ruff_cache
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -rf $(VENV) $(PEERS) $(TOOLS) .venv-matrix build dist lab/dist site spiritlevel-demo .pytest_cache .mypy_cache .ruff_cache
+	find src lab tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is written last, so an interrupted installation is resumed and not taken for a whole one.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "No '$(PYTHON)' found. spiritlevel needs Python 3.10 or newer:" \
 			"install it, or say which one with 'make PYTHON=/path/to/python ...'." >&2; exit 1; }
@@ -108,6 +109,6 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): PyTorch and the development tools. Most of it is the download of" \
 		"PyTorch; expect two to five minutes the first time, and nothing after that."
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv --clear $(VENV)
-	$(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]' -e ./lab
 	@touch $@
 	@echo "$(VENV) is ready."

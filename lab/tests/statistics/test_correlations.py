@@ -204,7 +204,7 @@ def test_a_missing_package_answers_with_its_pip_line(monkeypatch, package, kind)
     with pytest.raises(MissingExtra) as refusal:
         kind([1, 2, 3, 4], [1, 3, 2, 4])
     name = package.split(".")[0]
-    line = f"Judging a study needs {name}: pip install 'spiritlevel[study]'"
+    line = f"Judging a study needs {name}: pip install 'spiritlevel[lab]'"
     assert str(refusal.value) == line
 
 

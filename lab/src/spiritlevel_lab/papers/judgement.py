@@ -10,16 +10,16 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.data.catalogue import CATALOGUE
 
-from . import registry
-from .experiment import Experiment, Outcome
-from .library_studies import library_study
+from ..claims.judged import judged
+from ..claims.rows import experiment_rows, missing_columns
+from ..claims.scale import verdict_in_words
 from ..population.population import label
 from ..population.runs.outcomes import DIVERGED
 from ..population.settings.definition import Study
 from ..statistics.table import plain
-from ..claims.judged import judged
-from ..claims.rows import experiment_rows, missing_columns
-from ..claims.scale import verdict_in_words
+from . import registry
+from .experiment import Experiment, Outcome
+from .library_studies import library_study
 
 # What an analysis runs into where a group of runs, or a number of them, is not there.
 INCOMPLETE = (ArithmeticError, LookupError, TypeError, ValueError, SpiritlevelError)

@@ -26,17 +26,17 @@ ROUND_OFF = 1e-13  # a spread below this times the largest value is rounding, no
 
 def numpy() -> Any:
     """The package, or the pip line that brings it."""
-    return require("numpy", what="Judging a study", extra="study")
+    return require("numpy", what="Judging a study", extra="lab")
 
 
 def scipy_stats() -> Any:
     """The package, or the pip line that brings it."""
-    return require("scipy.stats", what="Judging a study", extra="study")
+    return require("scipy.stats", what="Judging a study", extra="lab")
 
 
 def scipy_special() -> Any:
     """The package, or the pip line that brings it."""
-    return require("scipy.special", what="Judging a study", extra="study")
+    return require("scipy.special", what="Judging a study", extra="lab")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from spiritlevel.cli.app import app
 from spiritlevel.pages import figures as plots
 from spiritlevel_lab import Store, run
 from spiritlevel_lab.pages import figures as studies
-from spiritlevel_lab.pages.figures import studies
+from spiritlevel_lab.pages.figures import studies as module
 from spiritlevel_lab.population.population import Population
 
 pytestmark = pytest.mark.sampled(4)  # the others at night

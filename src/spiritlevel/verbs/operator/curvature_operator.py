@@ -103,7 +103,7 @@ class CurvatureOperator:
 
     def to_scipy(self) -> Any:
         """As a `scipy.sparse.linalg.LinearOperator`, for its eigenvalue and system solvers."""
-        linalg = require("scipy.sparse.linalg", what="CurvatureOperator.to_scipy", extra="study")
+        linalg = require("scipy.sparse.linalg", what="CurvatureOperator.to_scipy", extra="scipy")
 
         def times(array: Any) -> Any:
             vectors = torch.as_tensor(array).to(self.device, self.dtype)

@@ -86,7 +86,7 @@ def solve(
     widths: Sequence[Width], values: Sequence[float], sizes: Sequence[float], limit: float
 ) -> list[Width]:
     """One width for every weight, with the smallest sum of values at a sum of sizes ≤ limit."""
-    optimize = require("scipy.optimize", what="A plan of bit widths", extra="study")
+    optimize = require("scipy.optimize", what="A plan of bit widths", extra="scipy")
     names = list(dict.fromkeys(width.weight for width in widths))
     one_each = [[float(width.weight == name) for width in widths] for name in names]
     # values may be 1e-12: the solver's tolerances are absolute

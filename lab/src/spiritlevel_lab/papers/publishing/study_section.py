@@ -14,8 +14,8 @@ from spiritlevel.pages.content import (
     Text,
 )
 
-from ...papers.judgement import Judgement, judge
 from ...pages.study_sections import LeadingSections, Rows
+from ...papers.judgement import Judgement, judge
 from ...population.settings.definition import Study
 from ..experiment import Experiment, Outcome
 from .claim_tables import claim_table, paper_values_table

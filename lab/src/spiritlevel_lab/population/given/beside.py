@@ -8,9 +8,8 @@ import pathlib
 import re
 from typing import Any
 
-from spiritlevel.records.reading import Misread, parse_json
-
 from spiritlevel.ground.errors import SpiritlevelError
+from spiritlevel.records.reading import Misread, parse_json
 
 from ..settings.yaml_text import read_yaml
 

@@ -9,9 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spiritlevel.records.reading import parse_json, read_as
-
 from spiritlevel.ground.errors import SpiritlevelError
+from spiritlevel.records.reading import parse_json, read_as
 
 from .interventions import InterventionSettings
 from .keys import Check

@@ -13,7 +13,7 @@ WITH_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 
 def read_yaml(text: str, *, source: str) -> Any:
     """The content of a YAML text; `source` names it in errors."""
-    yaml = require("yaml", what="Reading a study from YAML", extra="study")
+    yaml = require("yaml", what="Reading a study from YAML", extra="lab")
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
         """Plain values only."""

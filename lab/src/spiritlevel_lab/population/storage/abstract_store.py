@@ -10,9 +10,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from spiritlevel.records.reading import parse_json
-
 from spiritlevel.ground.files.names import check_name
+from spiritlevel.records.reading import parse_json
 
 from ..settings.definition import Study
 from ..settings.run import RunSettings

@@ -85,8 +85,8 @@ def _csv(columns: list[str], rows: Iterable[dict[str, Any]]) -> bytes:
 
 
 def _parquet(columns: list[str], rows: Iterable[dict[str, Any]]) -> bytes:
-    arrow = require("pyarrow", what="Parquet export", extra="study")
-    parquet = require("pyarrow.parquet", what="Parquet export", extra="study")
+    arrow = require("pyarrow", what="Parquet export", extra="lab")
+    parquet = require("pyarrow.parquet", what="Parquet export", extra="lab")
     buffer = io.BytesIO()
     values: dict[str, list[Any]] = {name: [] for name in columns}
     for row in rows:
