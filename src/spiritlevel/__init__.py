@@ -7,10 +7,10 @@ from .cli.termination import importing as _importing
 # A shell that asks for names does not wait for torch.
 if "_SPIRITLEVEL_COMPLETE" not in _os.environ:
     with _importing():
-        from .engine.options import Options as Options
         from .ground.errors import MissingExtra as MissingExtra
         from .ground.errors import SpiritlevelError as SpiritlevelError
         from .ground.plugins import announce as _announce
+        from .measures.options import Options as Options
         from .model.adapters import merged as merged
         from .records.measurements import __version__ as __version__
         from .results import Measurement as Measurement
@@ -38,6 +38,6 @@ if "_SPIRITLEVEL_COMPLETE" not in _os.environ:
         from .verbs.spectra import density as density
         from .verbs.spectra import eigenvalues as eigenvalues
 
-        _announce("spiritlevel.studies", "spiritlevel_lab.population.given.measuring")
+        _announce("spiritlevel.studies", "spiritlevel_lab.population.existing.measuring")
         _announce("spiritlevel.studies", "spiritlevel_lab.papers")
         _announce("spiritlevel.pages", "spiritlevel.pages.report")

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from spiritlevel.records.measurements.measurements import Measurement, Status
 
 import spiritlevel as sl
 from fuzz import expected as by_definition
@@ -26,6 +25,7 @@ from fuzz.expected import Expected, Quantity
 from fuzz.namespace import names_for_setup
 from fuzz.oracle import Truth
 from fuzz.state import changes, snapshot
+from spiritlevel.records.measurements import Measurement, Status
 
 # Round-off of an exact value, relative to the sum of its terms. Five layers and a square lose a
 # few digits: in float64 no more than eight of sixteen, in float32 three of seven. In half precision

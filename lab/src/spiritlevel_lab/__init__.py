@@ -7,14 +7,13 @@ from .population.control import (
     run,
     state,
 )
-from .population.given.python import measure_networks
+from .population.existing.python import measure_networks
 from .population.population import Population
-from .population.registry import register_study, task
-from .population.runs.results import RunResult
+from .population.registry import read_task, register_study, task
+from .population.run_results import RunResult
 from .population.runs.tasks import task_result
 from .population.settings.definition import Study
 from .population.settings.run import RunSettings
-from .population.settings.task_arguments import read_task
 from .population.storage.store import Store
 
 __all__ = [

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from spiritlevel.cli.console import note, show, tell
 
-from ..claims.judgement import Judgement
-from ..papers.publishing.claim_tables import claim_table
+from ..papers.judgement import Judgement
+from ..papers.study_section import claim_table
 
 
 def print_claim(console: Console, judged: Judgement) -> None:

@@ -13,11 +13,10 @@ from spiritlevel_lab.pages.figures.scatter import bound, measure_against
 from spiritlevel_lab.pages.figures.studies import StudyFigures, study_figures
 
 from .audits import audit_matrix
+from .changes import pruning, quantization
 from .labels import label_ends, label_points, spread
 from .landscapes import landscape
 from .learning_rates import learning_rate
-from .pruning import pruning
-from .quantization import quantization
 from .reports import against, layers, moves
 from .spectra import density
 from .style import (

@@ -20,12 +20,12 @@ from spiritlevel_lab.population.storage.store import Store
 from ...engine.weight_space.density import SpectralDensity
 from ...ground.errors import SpiritlevelError
 from ...ground.files import write_atomically
+from ...records.content import Page as Page
 from ...records.notebooks import register_page_writer
 from ...results import Progress, Report
 from ...verbs.audit import Audit
 from ...verbs.comparison import Comparison
 from ...verbs.spectra import Eigenvalues, Spectrum
-from ..content import Page as Page
 from . import (
     audit,
     comparison,

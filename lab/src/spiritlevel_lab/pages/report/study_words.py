@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spiritlevel.measures import get, names
-from spiritlevel.pages.content import Coefficient
+from spiritlevel.records.content import Coefficient
 
 from ...population.population import TARGETS
 from ...statistics import Correlation
