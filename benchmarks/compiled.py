@@ -10,7 +10,7 @@ from harness import Ratio, compare, seconds
 from recorded import LENET, MEMBERS, STEPS, made, several, stacked
 
 from spiritlevel_lab import Study
-from spiritlevel_lab.population.runs.running import repeatable
+from spiritlevel_lab.population.runs.machine import repeatable
 
 NETWORKS = {
     "DenseNet-121 of growth 12": {"name": "densenet121", "growth": 12},

@@ -15,15 +15,12 @@ from harness import Ratio, compare
 from torch import Tensor
 
 from spiritlevel_lab import Store, Study, execute
-from spiritlevel_lab.population.runs.ending import Ending
-from spiritlevel_lab.population.runs.network_run import NetworkRun
-from spiritlevel_lab.population.runs.networks import build_model
+from spiritlevel_lab.population.runs.machine import repeatable
+from spiritlevel_lab.population.runs.networks import NetworkRun, build_model
 from spiritlevel_lab.population.runs.run_data import RunData
-from spiritlevel_lab.population.runs.running import repeatable
-from spiritlevel_lab.population.runs.stacked import Member, _Stack
+from spiritlevel_lab.population.runs.stacked import GroupMember, _Stack
 from spiritlevel_lab.population.runs.steps import Steps
 from spiritlevel_lab.population.settings.run import RunSettings
-from spiritlevel_lab.population.settings.stop import StopSettings
 
 LENET = {"name": "lenet5", "channels": 3, "size": 32}
 NETWORKS = {
@@ -110,8 +107,7 @@ def stacked(runs: list[RunSettings], x: Tensor, y: Tensor) -> _Stack:
     data = RunData(x, y, x, y, num_classes=10)
     for run in runs:
         model = build_model(run, x.device)
-        ending = Ending(StopSettings(), epochs=1)
-        members.append(Member(run, data, model, {}, generator=torch.Generator(), ending=ending))
+        members.append(GroupMember(run, data, model, {}, generator=torch.Generator()))
     return _Stack(members, x)
 
 

@@ -28,7 +28,7 @@ import torch
 from harness import RESULTS, machine
 
 from spiritlevel_lab import Store, Study
-from spiritlevel_lab.population.runs.results import (
+from spiritlevel_lab.population.run_results import (
     EpochMeasurementRow,
     EpochRow,
     MeasurementRow,

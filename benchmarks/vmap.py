@@ -10,7 +10,7 @@ import torch
 from harness import Ratio, compare
 
 from spiritlevel_lab import RunSettings, Study
-from spiritlevel_lab.population.runs.network_run import NetworkRun
+from spiritlevel_lab.population.runs.networks import NetworkRun
 from spiritlevel_lab.population.runs.running import train
 from spiritlevel_lab.population.runs.stacked import train_together
 

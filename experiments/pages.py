@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import pathlib
 
+from publishing.pages import write_pages
+
 import spiritlevel as sl
+from publishing import audited
 from spiritlevel_lab import Store
-from spiritlevel_lab.papers import record, write_pages
-from spiritlevel_lab.papers.publishing import audited
-from spiritlevel_lab.papers.publishing.records import save
+from spiritlevel_lab.papers import record
+from spiritlevel_lab.papers.records import save
 
 HERE = pathlib.Path(__file__).parent
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"

@@ -6,9 +6,9 @@ from .ground.lazy import lazy as _lazy
 from .ground.version import __version__ as __version__
 
 if _TYPE_CHECKING:
-    from .engine.options import Options as Options
     from .ground.errors import MissingExtra as MissingExtra
     from .ground.errors import SpiritlevelError as SpiritlevelError
+    from .measures.options import Options as Options
     from .model.adapters import merged as merged
     from .results import Measurement as Measurement
     from .results import Report as Report
@@ -57,7 +57,7 @@ _HOMES = {
     "neurons": ".verbs.neurons",
     "NoiseSAM": ".training",
     "operator": ".verbs.operator",
-    "Options": ".engine.options",
+    "Options": ".measures.options",
     "preflight": ".verbs.measuring",
     "pruning": ".verbs.pruning",
     "quantization": ".verbs.quantization",

@@ -15,11 +15,11 @@ from spiritlevel.cli import console, pace
 from spiritlevel.cli.app import app
 from spiritlevel.ground.plain_text import cell, visible
 from spiritlevel.pages import markdown
-from spiritlevel.pages.content import Cards, Text
 from spiritlevel.pages.report.markup import escape
+from spiritlevel.records.content import Cards, Text
 from spiritlevel.records.measurements import Cost, Measurement, Report
 from spiritlevel_lab import Store, run
-from spiritlevel_lab.population.storage.export import export
+from spiritlevel_lab.population.export import export
 
 MARKUP = ["sgd [/lr]", "[bold]x", "[/]", "[link=file:///etc/passwd]x", "a[", "\\[x]", ":smile:"]
 OBEYED = [

@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
 from spiritlevel import symmetries
+from spiritlevel.testing import references
 from spiritlevel.verbs import reference_problems as problems
-from zoo import cases, losses, references
+from zoo import cases, losses
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

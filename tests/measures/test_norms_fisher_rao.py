@@ -10,8 +10,8 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.measures.norms import radial
 from spiritlevel.model.losses import CrossEntropy
+from spiritlevel.testing import references
 from spiritlevel.verbs import reference_problems as problems
-from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

@@ -12,11 +12,14 @@ from torch import nn
 import spiritlevel as sl
 from measures.forms import pac_bayes as forms
 from measures.forms.sharpness import squared_error
-from spiritlevel.engine.options import Options
-from spiritlevel.engine.weight_space.noise import Noise, normal_numbers
-from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
+from spiritlevel.engine.weight_space.perturbed import (
+    PerturbedLoss,
+    WeightNoise,
+    normal_numbers,
+)
 from spiritlevel.measures import get
-from spiritlevel.measures.opening import open_workspace
+from spiritlevel.measures.options import Options
+from spiritlevel.measures.setup import Setup
 from spiritlevel.verbs import reference_problems as problems
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
@@ -49,7 +52,7 @@ class DenseLoss(PerturbedLoss):
 
 def test_the_dense_loss_is_the_loss():
     problem = problems.linear_regression()
-    workspace = open_workspace(problem.model, problem.data, loss="mse")
+    workspace = Setup(loss="mse").workspace(problem.model, problem.data)
     dense = DenseLoss(problem, workspace.surface)
     point = {name: p + 0.3 for name, p in dense.weights.items()}
     (here, there), (zero, rise) = workspace.perturbed.losses([{}, point]), dense.losses([{}, point])
@@ -65,13 +68,13 @@ def test_intervals_cover_the_closed_form_as_often_as_they_say(name):
     truth = float(
         forms.forms(problem.model, problem.inputs(), problem.targets(), "mse", options)[name]
     )
-    first = open_workspace(problem.model, problem.data, loss="mse", options=options)
+    first = Setup(loss="mse", options=options).workspace(problem.model, problem.data)
     with first.surface.preserved():
         plan = first.plan
     covered, off = 0, []
     for seed in range(SEEDS):
-        workspace = open_workspace(
-            problem.model, problem.data, loss="mse", options=options, seed=seed
+        workspace = Setup(loss="mse", options=options, seed=seed).workspace(
+            problem.model, problem.data
         )
         workspace._plan = plan
         workspace.perturbed = DenseLoss(problem, workspace.surface)
@@ -90,7 +93,7 @@ def test_intervals_cover_the_closed_form_as_often_as_they_say(name):
 def test_on_a_quadratic_it_is_the_mean_curvature_of_the_draws(name):
     """With the noise known, 1/σ² can be solved for by hand: the search has no error of its own."""
     problem = problems.linear_regression()
-    workspace = open_workspace(problem.model, problem.data, loss="mse", options=Options(draws=4))
+    workspace = Setup(loss="mse", options=Options(draws=4)).workspace(problem.model, problem.data)
     with workspace.surface.preserved():
         found = get(name).function(workspace).whole
     H, _ = squared_error(problem.model, problem.inputs(), problem.targets())
@@ -114,7 +117,7 @@ def test_a_loss_that_overflows_just_beyond_is_not_taken_for_steep(monkeypatch, b
     def rises(self, sigma, draws, target="loss"):
         return [0.1 * sigma**2 * (1 + 0.1 * draw) if sigma < 1.1 else beyond for draw in draws]
 
-    monkeypatch.setattr(Noise, "rises", rises)
+    monkeypatch.setattr(WeightNoise, "rises", rises)
     problem = problems.linear_regression()
     found = measured(problem.model, problem.data, "pac_bayes.sigma", loss="mse", draws=4)
     assert found.value == pytest.approx(1.15, rel=1e-2)  # of the mean over the draws

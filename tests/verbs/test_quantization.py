@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 import spiritlevel as sl
 from spiritlevel.results import Quantization
+from spiritlevel.testing import references
 from spiritlevel.verbs.quantization import Rounding
-from zoo import references
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -11,27 +11,27 @@ if _TYPE_CHECKING:
     from .population.control import resume as resume
     from .population.control import run as run
     from .population.control import state as state
-    from .population.given.python import measure_networks as measure_networks
+    from .population.existing.python import measure_networks as measure_networks
     from .population.population import Population as Population
+    from .population.registry import read_task as read_task
     from .population.registry import register_study as register_study
     from .population.registry import task as task
-    from .population.runs.results import RunResult as RunResult
+    from .population.run_results import RunResult as RunResult
     from .population.runs.tasks import task_result as task_result
     from .population.settings.definition import Study as Study
     from .population.settings.run import RunSettings as RunSettings
-    from .population.settings.task_arguments import read_task as read_task
     from .population.storage.store import Store as Store
 
 _HOMES = {
     "execute": ".population.control",
     "find": ".population.control",
-    "measure_networks": ".population.given.python",
+    "measure_networks": ".population.existing.python",
     "Population": ".population.population",
-    "read_task": ".population.settings.task_arguments",
+    "read_task": ".population.registry",
     "register_study": ".population.registry",
     "resume": ".population.control",
     "run": ".population.control",
-    "RunResult": ".population.runs.results",
+    "RunResult": ".population.run_results",
     "RunSettings": ".population.settings.run",
     "state": ".population.control",
     "Store": ".population.storage.store",

@@ -19,9 +19,9 @@ from spiritlevel_lab import (
     run,
 )
 from spiritlevel_lab.population import control
+from spiritlevel_lab.population.export import export
 from spiritlevel_lab.population.population import Population
 from spiritlevel_lab.population.population_statistics import statistics
-from spiritlevel_lab.population.storage.export import export
 
 EVERYTHING = {
     "name": "everything",

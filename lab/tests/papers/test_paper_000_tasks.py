@@ -16,7 +16,7 @@ from spiritlevel_lab.papers.paper_000.tasks_dynamics import Moment, moment_at
 from spiritlevel_lab.papers.paper_000.tasks_stopping import StoppingArguments, stops
 from spiritlevel_lab.papers.paper_000.tasks_transfer import copy_backbone
 from spiritlevel_lab.population import control
-from spiritlevel_lab.population.runs.results import EpochRow
+from spiritlevel_lab.population.run_results import EpochRow
 from spiritlevel_lab.population.runs.running import run_one
 from spiritlevel_lab.population.settings.stop import StopSettings
 

@@ -4,9 +4,11 @@ import dataclasses
 
 import numpy
 import pytest
+from publishing.render import render
+from publishing.results import ScaleResult
 
-from spiritlevel_lab.papers import ScaleResult, find, render
-from spiritlevel_lab.papers.publishing.records import Record
+from spiritlevel_lab.papers import find
+from spiritlevel_lab.papers.records import Record
 from spiritlevel_lab.population import control
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

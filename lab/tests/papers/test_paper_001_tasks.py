@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.models import build
 from spiritlevel_lab import Study
+from spiritlevel_lab.claims.rows import at_points
 from spiritlevel_lab.papers.paper_001.normalized_networks import vgg_small
-from spiritlevel_lab.papers.paper_001.tasks_points import as_tokens, at_points, signal_norm
+from spiritlevel_lab.papers.paper_001.tasks_points import as_tokens, signal_norm
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.runs.run_data import load_data
 from spiritlevel_lab.population.runs.running import run_one

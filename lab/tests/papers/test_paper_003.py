@@ -19,7 +19,6 @@ from spiritlevel_lab import Study
 from spiritlevel_lab.claims.judged import judged
 from spiritlevel_lab.papers import find
 from spiritlevel_lab.papers.paper_003.fig_1 import (
-    BESIDE,
     COUNTERPARTS,
     LARGEST,
     TRACE,
@@ -219,7 +218,11 @@ def test_every_preset_can_be_read(name):
 
 @pytest.mark.parametrize(
     ("preset", "trained_by", "count"),
-    [("h200", "002-fig-5", 140), ("h200-full", "003-fig-1-networks", 81)],
+    [
+        ("h200", "002-fig-5", 140),
+        ("h200-full", "003-fig-1-networks", 81),
+        ("h200-accuracy", "003-fig-1-networks", 96),
+    ],
 )
 def test_lenet_study_takes_networks_over(preset, trained_by, count):
     def networks(name):
@@ -293,11 +296,11 @@ def test_lenet_before_and_after(invariant, alone, agrees):
         for cell, version in zip(cells[2:5], VERSIONS, strict=True):
             expected = stats.spearmanr([row[name + version] for row in kept], gap).statistic
             assert cell.value == pytest.approx(expected)
-    assert outcome.beside[BESIDE] == outcome.table.rows[1][2]
+    assert next(iter(outcome.reproduced_values.values())) == outcome.table.rows[1][2]
     settings, rescaled = outcome.figure.figures
     assert sum(len(series.x) for series in settings.series) == 60
     assert [len(series.x) for series in rescaled.series] == [60] * 4
-    assert set(outcome.beside) == set(find("003-fig-1").paper_values)
+    assert set(outcome.reproduced_values) == set(find("003-fig-1").paper_values)
 
 
 def test_copies_of_a_network_in_one_setting_say_nothing_new():
@@ -377,7 +380,7 @@ def test_layers_neurons_and_network(given, parts, agrees):
         assert linear.value == pytest.approx(
             stats.pearsonr([row[name] for row in rows[:50]], gap).statistic
         )
-    [smallest] = outcome.beside.values()
+    [smallest] = outcome.reproduced_values.values()
     assert smallest.value == pytest.approx(min(expected[name] for name in BY_LAYER[KAPPA]))
     by_layer, networks = outcome.figure.figures
     assert sum(len(series.x) for series in networks.series) == 50

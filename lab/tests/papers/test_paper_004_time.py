@@ -13,9 +13,10 @@ from spiritlevel_lab import find as find_study
 from spiritlevel_lab.claims.judged import judged
 from spiritlevel_lab.papers import find
 from spiritlevel_lab.papers.paper_004 import tasks_equal_time
-from spiritlevel_lab.papers.paper_004.time import METHODS
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.runs.running import run_one
+
+METHODS = find("004-time").recipe["groups"]["names"]
 
 
 def rows(accuracy, flatness, *, seeds=5):

@@ -8,8 +8,7 @@ from spiritlevel.inputs.models import build
 from spiritlevel.measures import names
 from spiritlevel_lab import Study
 from spiritlevel_lab.claims.population import measured, whole_catalogue
-from spiritlevel_lab.claims.rows import experiment_rows
-from spiritlevel_lab.claims.scope import of_the_head
+from spiritlevel_lab.claims.rows import experiment_rows, of_the_head
 from spiritlevel_lab.papers import find
 
 ASKS_FOR_MORE = {

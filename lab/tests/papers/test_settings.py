@@ -5,11 +5,12 @@ import math
 import numpy
 import pytest
 import torch
+from publishing.recorded import load
 from scipy import stats
 
 import spiritlevel as sl
 from spiritlevel.measures.confounders import factors_held_fixed
-from spiritlevel.pages.content import fitted_line
+from spiritlevel.pages.fitted_line import fitted_line
 from spiritlevel_lab.claims.findings import estimate
 from spiritlevel_lab.claims.population import correlations, scatter, why
 from spiritlevel_lab.claims.settings import (
@@ -19,7 +20,6 @@ from spiritlevel_lab.claims.settings import (
     settings_of,
 )
 from spiritlevel_lab.papers import find
-from spiritlevel_lab.papers.publishing.records import load
 from spiritlevel_lab.statistics import clustered, partial_correlation
 
 SETTINGS = ("variant", "batch_size")

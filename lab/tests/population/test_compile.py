@@ -13,7 +13,7 @@ from population.tiny_study import tiny
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel_lab import Store, execute
 from spiritlevel_lab.population.runs import steps
-from spiritlevel_lab.population.runs.fused import Fused
+from spiritlevel_lab.population.runs.faster_steps import Fused
 from spiritlevel_lab.population.runs.running import run_one
 from spiritlevel_lab.population.runs.stacked import group_key
 

@@ -11,7 +11,7 @@ from population.tiny_study import lasting, tiny
 from spiritlevel.inputs.models.efficientnet_lite0 import CODE, WEIGHTS
 from spiritlevel_lab import Store, execute
 from spiritlevel_lab.population.runs import steps, training_snapshots
-from spiritlevel_lab.population.runs.cuda_graphs import WARM_UP, Recorded
+from spiritlevel_lab.population.runs.faster_steps import WARM_UP, Recorded
 from spiritlevel_lab.population.runs.running import run_one
 
 RTOL = 1e-9  # float64: the sums of a stack are taken in another order

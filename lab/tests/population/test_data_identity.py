@@ -17,8 +17,8 @@ from spiritlevel_lab import (
     resume,
     run,
 )
+from spiritlevel_lab.population.data_identity import content
 from spiritlevel_lab.population.runs import training_snapshots
-from spiritlevel_lab.population.storage.data_identity import content
 
 
 def write(path, seed: int = 0) -> dict:

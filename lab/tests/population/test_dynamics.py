@@ -12,12 +12,12 @@ from population.tiny_study import tiny
 from spiritlevel.inputs.models import build
 from spiritlevel_lab import Store, run
 from spiritlevel_lab.population import control
+from spiritlevel_lab.population.export import export
 from spiritlevel_lab.population.population import Population
-from spiritlevel_lab.population.runs.ending import Ending
-from spiritlevel_lab.population.runs.results import EpochRow, MeasurementRow
+from spiritlevel_lab.population.run_results import EpochRow, MeasurementRow
+from spiritlevel_lab.population.runs.outcomes import Ending
 from spiritlevel_lab.population.runs.run_data import load_data
 from spiritlevel_lab.population.runs.running import run_one
-from spiritlevel_lab.population.storage.export import export
 
 VALIDATED = {"name": "digits", "samples": 60, "validation": 20}
 

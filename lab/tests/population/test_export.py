@@ -12,14 +12,14 @@ import pytest
 import spiritlevel as sl
 from population.tiny_study import tiny
 from spiritlevel_lab import Store
-from spiritlevel_lab.population.executors.workers import new_worker
-from spiritlevel_lab.population.runs.results import (
+from spiritlevel_lab.population.export import export
+from spiritlevel_lab.population.run_results import (
     EpochMeasurementRow,
     EpochRow,
     MeasurementRow,
     RunResult,
 )
-from spiritlevel_lab.population.storage.export import export
+from spiritlevel_lab.population.storage.claims import new_worker
 
 KINDS = ["csv", "parquet"]
 HOSTILE = 'no, "luck"\n=1+1 <b>é'

@@ -25,7 +25,7 @@ from spiritlevel_lab import (
     Study,
     run,
 )
-from spiritlevel_lab.population.given import measuring
+from spiritlevel_lab.population.existing import measuring
 from spiritlevel_lab.population.population_statistics import statistics
 
 pytestmark = pytest.mark.sampled(2)  # the others at night

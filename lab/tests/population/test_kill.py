@@ -19,8 +19,8 @@ from population.tiny_study import (
 )
 from spiritlevel_lab import Store, execute
 from spiritlevel_lab.population.executors import processes
-from spiritlevel_lab.population.executors.gpus import device_of
-from spiritlevel_lab.population.executors.workers import is_dead, new_worker
+from spiritlevel_lab.population.executors.processes import device_of
+from spiritlevel_lab.population.storage.claims import is_dead, new_worker
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 

@@ -7,7 +7,8 @@ from torch import nn
 import spiritlevel as sl
 from population.tiny_study import tiny
 from spiritlevel.symmetries.precision import precise
-from spiritlevel_lab.population.runs import checks
+from spiritlevel_lab.population import checks
+from spiritlevel_lab.population.runs.run_data import RunData
 
 DATA = (torch.randn(6, 4), torch.tensor([0, 1, 0, 1, 1, 0]))
 
@@ -79,4 +80,4 @@ def test_in_the_network_of_a_study(fail):
     run = tiny().runs()[0]
     x, y = torch.randn(2, 1, 8, 8), torch.tensor([0, 1])
     with pytest.raises(sl.SpiritlevelError, match="needs more memory than there is"):
-        checks._check_fit(run, Full(), checks.Look(x, y, x, 10))
+        checks._check_fit(run, Full(), RunData(x, y, x, y, 10))

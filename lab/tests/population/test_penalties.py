@@ -13,8 +13,8 @@ from population.tiny_study import tiny
 from spiritlevel.inputs.models import build
 from spiritlevel.training import build_penalty, register_penalty
 from spiritlevel.training.penalties import registry
+from spiritlevel_lab.population.checks import check
 from spiritlevel_lab.population.executors.ray import files_named
-from spiritlevel_lab.population.runs.checks import check
 from spiritlevel_lab.population.runs.run_data import derived_generator, load_data
 from spiritlevel_lab.population.runs.running import run_one
 from spiritlevel_lab.population.settings.run import RunSettings

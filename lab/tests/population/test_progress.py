@@ -17,9 +17,10 @@ from spiritlevel_lab.population import control
 from spiritlevel_lab.population.executors import processes
 from spiritlevel_lab.population.executors import progress as executor_progress
 from spiritlevel_lab.population.executors.progress import ProgressReporter, StudyStatus
-from spiritlevel_lab.population.executors.workers import new_worker
-from spiritlevel_lab.population.runs.results import RunResult
+from spiritlevel_lab.population.run_results import RunResult
+from spiritlevel_lab.population.storage import claims
 from spiritlevel_lab.population.storage import store as store_module
+from spiritlevel_lab.population.storage.claims import new_worker
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
@@ -42,6 +43,7 @@ class Clock:
 def clock(monkeypatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(store_module, "time", found)
+    monkeypatch.setattr(claims, "time", found)
     monkeypatch.setattr(executor_progress, "time", found)
     return found
 

@@ -12,7 +12,7 @@ from population.ray_turns import ray_turn
 from population.tiny_study import lasting, tiny
 from spiritlevel_lab import RunResult, Store, execute
 from spiritlevel_lab.population.executors.ray import files_named, run_remotely
-from spiritlevel_lab.population.runs.tf32 import TF32
+from spiritlevel_lab.population.runs.machine import TF32
 
 SRC = pathlib.Path(__file__).parents[3] / "src"
 NETS = """

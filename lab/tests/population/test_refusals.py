@@ -13,13 +13,13 @@ from spiritlevel.inputs.checkpoints import load_checkpoint
 from spiritlevel.inputs.models import build
 from spiritlevel_lab import Store, execute, resume
 from spiritlevel_lab.population import control
-from spiritlevel_lab.population.executors.workers import new_worker
 from spiritlevel_lab.population.population_statistics import statistics
 from spiritlevel_lab.population.runs import measuring
-from spiritlevel_lab.population.runs.batch_changes import BatchChanges
+from spiritlevel_lab.population.runs.epochs import BatchChanges
 from spiritlevel_lab.population.runs.run_data import load_data
 from spiritlevel_lab.population.runs.running import run_one
 from spiritlevel_lab.population.settings.interventions import InterventionSettings
+from spiritlevel_lab.population.storage.claims import new_worker
 
 ONE = {"grid": {}, "seeds": 1}
 WRONG_LAYER = {"layers": "hed"}

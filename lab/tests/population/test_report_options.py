@@ -11,10 +11,10 @@ from command_line import run
 from population.tiny_study import tiny
 from spiritlevel import SpiritlevelError
 from spiritlevel_lab import Store
-from spiritlevel_lab.population.executors.workers import new_worker
 from spiritlevel_lab.population.population import Population
 from spiritlevel_lab.population.population_statistics import statistics
-from spiritlevel_lab.population.runs.results import EpochRow, MeasurementRow, RunResult
+from spiritlevel_lab.population.run_results import EpochRow, MeasurementRow, RunResult
+from spiritlevel_lab.population.storage.claims import new_worker
 
 
 @pytest.fixture(scope="module")

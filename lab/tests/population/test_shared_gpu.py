@@ -7,18 +7,18 @@ import torch
 
 from forked import forks
 from population.tiny_study import tiny
-from spiritlevel.engine import sample_memory
+from spiritlevel.engine import memory
 from spiritlevel.inputs.models import mlp
 from spiritlevel_lab import Store, execute
-from spiritlevel_lab.population.executors import groups, processes
-from spiritlevel_lab.population.executors.gpus import workers_per_gpu
+from spiritlevel_lab.population.executors import processes, vmap
+from spiritlevel_lab.population.executors.processes import workers_per_gpu
 from spiritlevel_lab.population.runs import steps
 from spiritlevel_lab.population.runs.running import run_one
 from spiritlevel_lab.population.runs.steps import MPS_LIMIT, warn_of_limited_gpu
 
 NETS = """
 import os, pathlib, torch
-from spiritlevel.engine.sample_memory import chunk_memory
+from spiritlevel.engine.memory import chunk_memory
 from spiritlevel.inputs.models import mlp
 
 def make():
@@ -32,14 +32,14 @@ def make():
 @pytest.fixture
 def gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (12_000, 99_000))
-    monkeypatch.setattr(sample_memory, "_sharing", 1)
+    monkeypatch.setattr(memory, "_sharing", 1)
 
 
 @pytest.mark.parametrize(("sharing", "taken"), [(1, 6_000), (3, 2_000)])
 def test_a_process_takes_half_of_its_part_of_the_free_memory(gpus, sharing, taken):
-    sample_memory.share_gpu(sharing)
-    assert sample_memory.chunk_memory(torch.device("cuda"), None) == taken
-    assert sample_memory.chunk_memory(torch.device("cuda"), 77) == 77  # a limit stays a limit
+    memory.share_gpu(sharing)
+    assert memory.chunk_memory(torch.device("cuda"), None) == taken
+    assert memory.chunk_memory(torch.device("cuda"), 77) == 77  # a limit stays a limit
 
 
 def test_workers_are_told_how_many_they_are(tmp_path, monkeypatch):
@@ -66,13 +66,13 @@ def test_workers_are_spread_over_the_gpus_unless_one_is_named(
 
 def test_networks_that_train_together_are_as_many_as_fit_beside_the_other_workers(monkeypatch):
     # torch draws weights with the random numbers of all GPUs there are, and here are none.
-    monkeypatch.setattr(groups, "build_model", lambda run, device: mlp(hidden=4))
+    monkeypatch.setattr(vmap, "build_model", lambda run, device: mlp(hidden=4))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     fitting = []
     for free in (1 << 24, 1 << 25):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
         for workers, device in ((2, "cuda:1"), (8, "cuda"), (1, "cuda:1")):
-            fitting.append(groups._most_together(tiny().runs()[0], device, workers))
+            fitting.append(vmap._most_together(tiny().runs()[0], device, workers))
     two_on_one, two_on_each, one, *with_twice_the_memory = fitting
     assert two_on_one == two_on_each < one
     assert with_twice_the_memory[0] == one

@@ -10,8 +10,8 @@ import torch
 from population.tiny_study import lasting, tiny
 from spiritlevel_lab import Store, execute
 from spiritlevel_lab.population.executors import vmap
+from spiritlevel_lab.population.run_results import History
 from spiritlevel_lab.population.runs import training_snapshots
-from spiritlevel_lab.population.runs.results import History
 
 OPTIMIZERS = ["sgd", "adam", "rmsprop"]
 

@@ -12,14 +12,14 @@ import pytest
 import spiritlevel as sl
 from population.tiny_study import lasting, tiny
 from spiritlevel_lab import Store, execute
-from spiritlevel_lab.population.executors.workers import new_worker
-from spiritlevel_lab.population.runs.results import (
+from spiritlevel_lab.population.run_results import (
     EpochMeasurementRow,
     EpochRow,
     MeasurementRow,
     RunResult,
 )
 from spiritlevel_lab.population.storage import schema
+from spiritlevel_lab.population.storage.claims import new_worker
 
 RESULT = RunResult(
     outcome="epochs",

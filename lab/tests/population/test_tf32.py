@@ -10,9 +10,8 @@ from population.tiny_study import tiny
 from spiritlevel.inputs.models import mlp, registry
 from spiritlevel_lab import Store, execute
 from spiritlevel_lab.population.executors import processes
-from spiritlevel_lab.population.runs.cuda_graphs import recordable
-from spiritlevel_lab.population.runs.measuring import machine
-from spiritlevel_lab.population.runs.running import repeatable
+from spiritlevel_lab.population.runs.faster_steps import recordable
+from spiritlevel_lab.population.runs.machine import machine, repeatable
 
 NETS = """
 import os, pathlib, torch

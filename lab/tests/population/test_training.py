@@ -15,7 +15,7 @@ from spiritlevel.training.penalties.head_penalty import HeadPenalty
 from spiritlevel_lab.population.runs.networks import build_model
 from spiritlevel_lab.population.runs.run_data import derived_generator, load_data
 from spiritlevel_lab.population.runs.running import run_one
-from spiritlevel_lab.population.runs.schedules import rate_factor
+from spiritlevel_lab.population.runs.steps import rate_factor
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

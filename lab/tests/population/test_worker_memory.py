@@ -10,7 +10,7 @@ import torch
 from population.tiny_study import tiny
 from spiritlevel_lab import Store
 from spiritlevel_lab.population.executors import local, vmap
-from spiritlevel_lab.population.runs import network_run, networks, stacked
+from spiritlevel_lab.population.runs import networks, stacked
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def born(monkeypatch) -> list:
         references.append(weakref.ref(model))
         return model
 
-    for module in (network_run, stacked):
+    for module in (networks, stacked):
         monkeypatch.setattr(module, "build_model", build)
     return references
 

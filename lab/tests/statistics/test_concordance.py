@@ -14,11 +14,11 @@ from spiritlevel_lab.statistics import (
     spearman,
     summary,
 )
-from spiritlevel_lab.statistics.changes import changes_along, errors_of
 from spiritlevel_lab.statistics.concordance import Concordance, agreement
+from spiritlevel_lab.statistics.grid import Grid
 from spiritlevel_lab.statistics.intervals import bca, resample_counts
-from spiritlevel_lab.statistics.neighbours import Grid
 from spiritlevel_lab.statistics.resampling import LEFT_ONE_OUT, OF_COUNTS, left_out
+from spiritlevel_lab.statistics.sign_error import changes_along, errors_of
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel_lab.statistics import clustered, levels, summary
-from spiritlevel_lab.statistics.shared import coarsest, over_shared, uncounted
+from spiritlevel_lab.statistics.clusters import coarsest, over_shared, uncounted
 
 
 def crossed(sizes, runs):

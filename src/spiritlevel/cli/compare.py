@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 from ..ground.errors import SpiritlevelError
+from ..measures.setup import Setup
 from ..results import Report
 from ..verbs import comparison as comparisons
 from ..verbs import measuring as api
@@ -20,11 +20,10 @@ from . import (
     options,
     pace,
     subject,
+    tables,
 )
 from .common import examples
 from .exit_codes import INTERRUPTED
-
-NETWORKS_PER_TABLE = 3  # side by side in 80 columns
 
 
 @examples("""\b
@@ -71,9 +70,9 @@ def compare(
     """
     talk = console.talk(json)
     paths = named_paths(checkpoints)
+    measures = asked.measures or None
     arguments: dict[str, Any] = {
         "loss": on.loss,
-        "measures": asked.measures or None,
         "layers": subject.one_or_many(asked.layers),
         "head": asked.head,
         "method": method,
@@ -90,23 +89,29 @@ def compare(
         for name, path in paths.items():
             network = options.NetworkOptions(model=model, model_arg=model_arg, checkpoint=path)
             loaded = subject.load(network, on, at)
-            given = loaded.options(asked.option, asked.measures, _counterparts(asked.measures))
+            arguments["options"] = loaded.options(
+                asked.option, asked.measures, _counterparts(asked.measures)
+            )
             if not reports:
                 loaded.introduce(talk)
-                _tell_plan(talk, loaded, total, arguments | {"options": given})
+                _tell_plan(talk, loaded, total, measures, arguments)
                 watch = pace.Pace()
             with console.progress(f"measuring {name}") as show:
-                arguments["options"] = given
                 arguments["progress"] = subject.by_pass(show, f"measuring {name}")
                 networks[name] = loaded.network
-                reports[name] = loaded.attempt(comparisons.measure_for_comparison, **arguments)
-                loaded.describe(reports[name].settings, loss=on.loss)
+                measured = functools.partial(
+                    comparisons.measure_for_comparison, Setup(**arguments), measures=measures
+                )
+                reports[name] = loaded.attempt(measured)
+                loaded.describe(reports[name].settings, on.loss)
             watch.step(len(reports), total)
-        with console.progress("measuring at equal confidence") as show:
-            arguments["progress"] = subject.by_pass(show, "measuring at equal confidence")
-            result = comparisons.matched_comparison(
-                reports, networks, loaded.batches, match=match, **arguments
-            )
+        result = comparisons.Comparison(reports)
+        if match:
+            with console.progress("measuring at equal confidence") as show:
+                arguments["progress"] = subject.by_pass(show, "measuring at equal confidence")
+                result = comparisons.matched_comparison(
+                    Setup(**arguments), reports, networks, loaded.batches, measures
+                )
     except KeyboardInterrupt:
         if len(reports) < 2:
             raise
@@ -125,9 +130,14 @@ def compare(
 
 
 def _tell_plan(
-    talk: Console, loaded: subject.Subject, total: int, arguments: dict[str, Any]
+    talk: Console,
+    loaded: subject.Subject,
+    total: int,
+    measures: list[str] | None,
+    arguments: dict[str, Any],
 ) -> None:
-    first, *more = str(loaded.attempt(api.preflight, **arguments)).splitlines()
+    planned = loaded.attempt(api.preflight, measures=measures, **arguments)
+    first, *more = str(planned).splitlines()
     console.note(talk, f"planned: {total} measurements, each of {first}")
     for line in more:
         console.note(talk, line)
@@ -167,43 +177,10 @@ def named_paths(checkpoints: list[str]) -> dict[str, str]:
 
 def print_comparison(talk: Console, result: comparisons.Comparison) -> None:
     """Print the answer and the ranking, then the findings; --verbose adds all measures."""
+    answer, ranking, findings = result.describe()
     talk.print()
-    for line in result.summary():
-        console.tell(talk, line)
-    heading, *rows = result.ranking_rows()
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column(heading[0], overflow="fold")
-    for name in heading[1:]:
-        table.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    talk.print()
-    console.show(talk, table)
-    talk.print()
-    if console.VOLUME.get() < console.Volume.VERBOSE:
-        for line in result.findings():
-            console.tell(talk, line, mark="• ")
-        console.note(talk, "All measures, and what explains each difference: --verbose.")
+    if console.VOLUME.get() >= console.Volume.VERBOSE:
+        tables.print_parts(talk, [answer, ranking, *result.describe_details()])
         return
-    for matched in (False, True) if result.matched is not None else (False,):
-        _print_values(talk, result, matched=matched)
-    for line in result.detailed_findings():
-        for place, part in enumerate(line.split("\n  ")):
-            console.tell(talk, part, mark="  " if place else "• ")
-
-
-def _print_values(talk: Console, result: comparisons.Comparison, *, matched: bool) -> None:
-    """All measures of all networks, a few networks at a time."""
-    names = list(result.reports)
-    for start in range(0, len(names), NETWORKS_PER_TABLE):
-        shown = names[start : start + NETWORKS_PER_TABLE]
-        title = "at equal confidence" if matched else "as the networks are"
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-        table.add_column(title, no_wrap=True)
-        for name in shown:
-            table.add_column(name, justify="right", overflow="fold")
-        for measure in result.measures:
-            cells = (result.cell(measure, name, matched=matched) for name in shown)
-            table.add_row(measure, *cells)
-        console.show(talk, table)
-        talk.print()
+    tables.print_parts(talk, [answer, ranking, findings])
+    console.note(talk, "All measures, and what explains each difference: --verbose.")

@@ -73,9 +73,9 @@ def measure(
     with console.progress("measuring") as show:
         arguments["progress"] = subject.by_pass(show, "measuring")
         report = loaded.attempt(api.measure, **arguments)
-        loaded.describe(report.settings, loss=on.loss)
+        loaded.describe(report.settings, on.loss)
     subject.detail_report(report)
-    tables.print_report(talk, report)
+    tables.print_parts(talk, report.describe())
     if per_layer:
         tables.print_layers(talk, report)
     subject.write_json(talk, json, report.to_json())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import pathlib
 import sys
 import traceback
@@ -19,10 +20,11 @@ from ..ground.files import write_atomically
 from ..inputs.checkpoints import load_checkpoint
 from ..inputs.data.samples import in_batches, load_samples
 from ..inputs.models import build
+from ..measures.setup import Setup
 from ..model.batches import map_tensors, tensors
 from ..pages import report as pages
 from ..pages.figures import save
-from ..records.measurements import to_json_float
+from ..records.reading import to_json_float
 from ..results import Progress, Report
 from ..verbs.performance import performance
 from . import console, inputs
@@ -55,14 +57,14 @@ class Subject:
         for line in self.lines:
             console.note(talk, line)
 
-    def describe(self, settings: dict[str, Any], **arguments: Any) -> None:
+    def describe(self, settings: dict[str, Any], loss: str) -> None:
         """Add to a result's settings what was measured: files, loss and accuracy.
 
         Where measuring did not yield the loss, that takes another pass over the data.
         """
         well = settings.get("subject", {})
         if "mean_loss" not in well:
-            found = self.attempt(performance, **arguments)
+            found = self.attempt(functools.partial(performance, Setup(loss)))
             well = {"mean_loss": to_json_float(found.loss), "accuracy": found.accuracy}
         settings["subject"] = dict(self.facts) | {
             name: well[name] for name in ("mean_loss", "accuracy")

@@ -1,10 +1,16 @@
-"""One pass over the data that computes the sweep, the head and the softmax together."""
+"""One pass over the data that computes the sweep, the head and the softmax together.
+
+It also certifies exactness: H = GGN + Σ_c ∂ℓ/∂z_c · ∇²z_c, and the second part vanishes where the
+outputs are piecewise linear in a weight (ReLU, max pooling, eval-mode BatchNorm, residual sums).
+Every chunk of the data is asked for it, by the graph that autograd recorded for that chunk
+(`model.linearity`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 import torch
@@ -17,8 +23,7 @@ from ..model import batches as _batches
 from ..model.losses import CrossEntropy
 from ..model.surface import Surface
 from ..records.measurements import Cost
-from .activity import ActivationSites, Activity
-from .fit import Fit
+from .activity import ActivationSites, Activity, observed
 from .head.head_layer import Head, head_input
 from .head.rows import (
     HeadBlock,
@@ -26,13 +31,31 @@ from .head.rows import (
     block_of_tokens,
     margins_of_tokens,
 )
+from .loss_and_accuracy import LossAndAccuracy
 from .moments import Moments
-from .observers import observed
-from .plan import Plan
+from .plan import MeasuringPlan
 from .second_look import doubts_about
 from .sweep.backward import Probes, Sweep
 from .sweep.feature_scales import Scales
-from .sweep.sums import SweepSums
+from .sweep.sums import RowKind, SweepSums
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """Whether the outputs are piecewise linear in a parameter, on all the data."""
+
+    linear: bool
+    reason: str = ""
+
+
+def certify(parameters: Iterable[str], bends: Mapping[str, str]) -> dict[str, Certificate]:
+    """One certificate per parameter; `bends` names those that bend the outputs, and by what."""
+    return {
+        name: Certificate(False, f"the outputs bend along it (through {bends[name]})")
+        if name in bends
+        else Certificate(True)
+        for name in parameters
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +91,15 @@ class Needs:
         return (self | other) == self
 
 
+NEEDS: dict[RowKind, Needs] = {
+    "trace": Needs(sweep=True),
+    "kappa": Needs(sweep=True, kappa=True),
+    "kappa_std": Needs(sweep=True, kappa=True, standardized=True),
+    "kappa_var": Needs(sweep=True, kappa=True, standardized=True),
+    "rho": Needs(sweep=True, rho=True),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Budget:
     """How much a pass may hold in memory."""
@@ -90,7 +122,7 @@ class PassResult:
     softmax: Moments  # rows "gini", "entropy" and "confidence"
     margin: Moments  # row "margin": of the targets that count, whatever their class weight
     margins: list[Tensor]  # every single margin, on the host
-    fit: Fit  # counts nothing where the outputs were never formed
+    fit: LossAndAccuracy  # counts nothing where the outputs were never formed
     activity: Activity | None
     blocks: list[HeadBlock] | None  # None if they did not fit
     bends: dict[str, str]  # parameters in which the outputs may bend, in any process, and why
@@ -105,7 +137,7 @@ class PassResult:
 
 def run_pass(
     surface: Surface,
-    plan: Plan,
+    plan: MeasuringPlan,
     needs: Needs,
     *,
     head: Head | None,
@@ -138,7 +170,7 @@ def run_pass(
         softmax=Moments(["gini", "entropy", "confidence"], surface.device),
         margin=Moments(["margin"], surface.device),
         margins=[],
-        fit=Fit(surface.loss, surface.device),
+        fit=LossAndAccuracy(surface.loss, surface.device),
         activity=None if sites is None else Activity(surface, sites),
         blocks=[],
         bends={},

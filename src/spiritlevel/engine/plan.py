@@ -44,7 +44,7 @@ SHOWN_SAMPLES = 5  # how many samples an error of the first run looks at to name
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class MeasuringPlan:
     """How a surface will be measured, and how much work and memory that takes.
 
     Routes and layouts are filled for a sweep only: finding them takes every layer's gradient.
@@ -85,7 +85,7 @@ class Plan:
         return Cost(forwards=num_samples * forwards, backwards=num_samples * columns * num_routes)
 
 
-def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Plan:
+def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> MeasuringPlan:
     """Run the model on three samples and decide everything that a sweep needs.
 
     A later call that does the same in this run recalls it.
@@ -100,7 +100,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
     key = ("plan", surface.dtype, shape_of_graph(outputs, names), form, kappa, memories)
     try:
         _check_trainable(outputs)
-        if (known := surface.known.get(key)) is not None:
+        if (known := surface.findings.get(key)) is not None:
             complete_uses(surface, recorded, outputs)
             heads = find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets))
             return dataclasses.replace(known, heads=heads)
@@ -144,7 +144,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
                 on_cpu=surface.device.type == "cpu",
             )
 
-        plan = Plan(
+        plan = MeasuringPlan(
             sweep=True,
             routes=routes,
             layouts=layouts,
@@ -162,7 +162,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             probe_footprint=footprint_of(1),
         )
         if not checked.unseen:  # a later call may see more
-            surface.known.put(key, dataclasses.replace(plan, heads={}))
+            surface.findings.put(key, dataclasses.replace(plan, heads={}))
         return plan
     finally:
         recorded.close()
@@ -184,7 +184,7 @@ def _first_run(
 def _recorded(
     surface: Surface, batch: Any, num_samples: int
 ) -> tuple[LayerUses, Tensor, Tensor, dict[int, int]]:
-    modules = {name: surface.module(name) for name in surface.rules}
+    modules = {name: surface.layers.module(name) for name in surface.layers.rules}
     saving, sizes = saved_bytes()
     with (
         torch.enable_grad(),
@@ -195,7 +195,7 @@ def _recorded(
     return recorded, outputs, targets, sizes
 
 
-def make_head_plan(surface: Surface) -> Plan:
+def make_head_plan(surface: Surface) -> MeasuringPlan:
     """A plan without a sweep, from one sample only: outputs may be very large."""
     recorded, outputs, targets, sizes = _recorded(surface, surface.first_samples(1), 1)
     try:
@@ -210,7 +210,7 @@ def make_head_plan(surface: Surface) -> Plan:
             largest=_largest_output(recorded.uses, 1),
             on_cpu=surface.device.type == "cpu",
         )
-        return Plan(
+        return MeasuringPlan(
             sweep=False,
             routes={},
             layouts={},

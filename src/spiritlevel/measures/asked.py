@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from ..engine.data_pass import Needs
 from ..engine.workspace import Workspace
 from ..ground.errors import NotApplicable, SpiritlevelError
+from ..ground.need import or_none
+from ..model.arguments import ArgumentCheck, are_texts
 from .layer_weights import layer_weights, left_out_weights, measured_weights
 from .registry import (
     Card,
@@ -16,6 +18,10 @@ from .registry import (
     names,
 )
 from .requirements import head as requires_head
+
+MEASURES = ArgumentCheck(
+    or_none(are_texts), "a text, a list of texts, or None"
+)  # the verbs' argument
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +85,7 @@ class Applied:
         for card in self.cards:
             try:
                 with workspace.surface.processes.together():
-                    measured[card.name] = _completed(card, card.function(workspace), workspace)
+                    measured[card.name] = _completed(card, card.measured(workspace), workspace)
             except NotApplicable as error:
                 if card.name in self.asked.named or len(self.cards) == 1:
                     raise
@@ -105,16 +111,14 @@ def _refusal(card: Card, workspace: Workspace) -> SpiritlevelError | None:
 
 
 def _completed(card: Card, measured: Measured, workspace: Workspace) -> Measured:
-    """The measurements, with the options that were read and the weights that are in them.
+    """The measurements, with the weights that are in them.
 
     What a model rounds to half precision itself is not exact, however it was computed.
     """
-    settings = workspace.options.chosen(card.options)
-    measured = measured.recording(settings) if settings else measured
     for weights_of in (measured_weights, layer_weights):
         if weights_of not in card.requires:
             continue
         weights = list(weights_of(workspace, card.name).values())
         measured = measured.covering(weights, left_out_weights(workspace, weights))
-    rounded_to = workspace.surface.rounded_to
+    rounded_to = workspace.surface.numbers.rounded_to
     return measured if rounded_to is None else measured.rounded(rounded_to)

@@ -20,15 +20,16 @@ def measured_weights(workspace: Workspace, measure: str) -> dict[str, str]:
 def layer_weights(workspace: Workspace, measure: str) -> dict[str, str]:
     """The weights of layers of a known kind, whose inputs and outputs can be seen; at least one."""
     surface = workspace.surface
-    weights = {layer: surface.matrices[layer].name for layer in surface.matrix_rules}
+    weights = {layer: surface.matrices[layer].name for layer in surface.layers.matrix_rules}
     return _at_least_one(workspace, measure, weights)
 
 
 def _at_least_one(workspace: Workspace, measure: str, weights: dict[str, str]) -> dict[str, str]:
     if not weights:
+        chosen = ", ".join(workspace.surface.layers.owned())
         raise SpiritlevelError(
             f"The measure {measure!r} needs a trainable linear, convolutional or embedding layer "
-            f"among the chosen layers. Got {', '.join(workspace.surface.layers())}. Choose other "
+            f"among the chosen layers. Got {chosen}. Choose other "
             "'layers', or measure curvature.trace, which holds for any parameter."
         )
     return weights
@@ -47,7 +48,7 @@ def left_out_weights(workspace: Workspace, included: Iterable[str]) -> list[str]
     ]
 
 
-def largest_layer(name: str, layers: dict[str, Measurement]) -> Measurement:
+def largest_layer(workspace: Workspace, name: str, layers: dict[str, Measurement]) -> Measurement:
     """The maximum over layers; its sampling error is not that of a mean, so none is claimed."""
     top = max(layers, key=lambda layer: layers[layer].value)
     largest = layers[top]
@@ -68,7 +69,7 @@ def largest_layer(name: str, layers: dict[str, Measurement]) -> Measurement:
         )
     if largest.status is Status.OK and largest.interval is not None:
         low, high = largest.interval
-        if high - low > 2 * float(largest.settings["rtol"]) * abs(largest.value):
+        if high - low > 2 * workspace.precision.rtol * abs(largest.value):
             text = f"{largest.text.rstrip('.')}; wider than 'rtol' asks for: raise max_passes."
             largest = dataclasses.replace(largest, status=Status.NOT_CONVERGED, text=text)
     return largest

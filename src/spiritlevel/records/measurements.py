@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, TypeAlias
 
-from ..ground.errors import SpiritlevelError, brief, require
+from ..ground.errors import SpiritlevelError, require
 from ..ground.plain_text import visible
-from .notebooks import Shown, footnotes, table
+from .content import (
+    Column,
+    Notes,
+    Part,
+    Table,
+)
+from .notebooks import Shown
+from .notebooks import aligned as aligned
 from .reading import (
     Misread,
-    parse_json,
-    read_as,
-    read_fields,
+    Plain,
+    Saved,
     read_settings,
 )
+from .reading import read_json as read_json
+from .reading import to_json_float as to_json_float
 
 # Called while something long runs: how much is done, of how much in all (None where that is not
 # known), and what is being done. The counts start again at 0 with every part of the work.
@@ -28,7 +35,9 @@ Progress: TypeAlias = Callable[[int, int | None, str], None]
 
 MOST_NAMES = 3  # of measures in a line below the table
 NEED = re.compile(r"The measure '[^']+' needs ((?:[^.:]|[.:](?! ))+)")  # how an error begins
-SHORT_NOTE = 40  # characters that stand beside a number; longer notes stand below the table
+SAMPLING_ERROR = "the sampling error: how much other data would change the value"
+VALUE, ERROR = ".6g", ".2g"  # the digits of a value and of its error
+SHORT = ".4g"  # the digits of a value among many: of layers, of networks, under moves
 NONFINITE_TEXT = (
     "The value is not a finite number: it overflows, or the loss does. Measure in float64, or look "
     "at the network's outputs."
@@ -82,7 +91,7 @@ class Cost:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Measurement:
+class Measurement(Plain):
     """One number with everything needed to interpret it.
 
     `exact` says that `value` is the quantity itself up to round-off. Otherwise `stderr` (the
@@ -90,6 +99,8 @@ class Measurement:
     eigenvalue lies within it), or `status` says which other quantity this is.
     `data_stderr` is the sampling error: how much other data would change the value.
     """
+
+    CALLED: ClassVar = "the measurement"
 
     name: str
     value: float
@@ -123,7 +134,7 @@ class Measurement:
 
     def __repr__(self) -> str:
         text = f", {self.text}" if self.text else ""
-        return visible(f"Measurement({self.name} = {self.value:.6g}, {self.mark}{text})")
+        return visible(f"Measurement({self.name} = {self.value:{VALUE}}, {self.mark}{text})")
 
     @property
     def mark(self) -> str:
@@ -134,194 +145,82 @@ class Measurement:
         if error is None or self.status is Status.NOT_CONVERGED:
             return self.status.value
         ggn = "ggn " if self.status is Status.GGN else ""
-        return f"{ggn}± {error:.2g}"
+        return f"{ggn}± {error:{ERROR}}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain types only, ready for JSON; non-finite floats become strings."""
-        out = dataclasses.asdict(self)
-        out["status"] = self.status.value
-        for key in FLOATS:
-            out[key] = to_json_float(out[key])
-        if self.interval is not None:
-            out["interval"] = [to_json_float(end) for end in self.interval]
-        return out
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """The inverse of `to_dict`."""
-        m = _consistent(read_fields(cls, data, "the measurement"))
-        read_settings(m.settings, f"the settings of {m.name!r}", need=None)
-        return m
+    def check_parts(self) -> None:
+        """Refuse what no measurement can be: it was edited, or damaged."""
+        for name in ("stderr", "residual", "data_stderr"):
+            if -math.inf < (getattr(self, name) or 0.0) < 0:
+                raise Misread(f"the {name} of {self.name!r} is negative")
+        if self.interval is not None and self.interval[0] > self.interval[1]:
+            raise Misread(f"the interval of {self.name!r} ends before it starts")
+        read_settings(self.settings, f"the settings of {self.name!r}", need=None)
 
 
-def _consistent(m: Measurement) -> Measurement:
-    """Refuse what no measurement can be: it was edited, or damaged."""
-    for name in FLOATS[1:]:
-        if -math.inf < (getattr(m, name) or 0.0) < 0:
-            raise Misread(f"the {name} of {m.name!r} is negative")
-    if m.interval is not None and m.interval[0] > m.interval[1]:
-        raise Misread(f"the interval of {m.name!r} ends before it starts")
-    return m
-
-
-FLOATS = ("value", "stderr", "residual", "data_stderr")
-
-
-def to_json_float(value: float | None) -> float | str | None:
-    """JSON has no nan or inf; a string survives every parser and `float` reads it back."""
-    return value if value is None or math.isfinite(value) else str(value)
-
-
-REPORT_FORMAT = "spiritlevel-report-1"
-_PARTS = {  # of a report in a file
-    "settings": Mapping[str, Any],
-    "cost": Cost,
-    "measures": Mapping[str, Any],
-    "layers": Mapping[str, Mapping[str, Any]],
-}
-Read = TypeVar("Read")
-# What a file with another content than was written may lead to; RuntimeError is torch's.
-_BY_CONTENT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-
-
-def read_json(
-    text: str, what: str, form: str, build: Callable[[Any], Read], *, unnamed: bool = False
-) -> Read:
-    """What `to_json` of the class `what` wrote, made by `build` from the parsed text.
-
-    `unnamed` says that earlier versions wrote files which do not name their format.
-    """
-    try:
-        data = read_as(Mapping[str, Any], parse_json(text), "the content")
-        if data.get("format", form if unnamed else None) != form:
-            raise Misread(f"its format is {brief(data.get('format'))}")
-        return build(data)
-    except _BY_CONTENT as error:
-        cause = str(error) if isinstance(error, SpiritlevelError) else repr(error)
-        raise SpiritlevelError(
-            f"The 'text' argument of {what}.from_json must be what {what}.to_json wrote (format "
-            f"{form!r}). Reading it failed with: {cause.rstrip('.')}. Write it again with "
-            f"{what}.to_json()."
-        ) from error
-
-
-class Report(Shown, Mapping[str, Measurement]):
+@dataclasses.dataclass(eq=False, repr=False)
+class Report(Shown, Saved, Mapping[str, Measurement]):
     """Measurements by name, and per layer where a measure has layers.
 
     `report["relative.kappa"].value`, `report.layers["relative.kappa"]["fc"].value`
     """
 
-    def __init__(
-        self,
-        measurements: Mapping[str, Measurement],
-        *,
-        layers: Mapping[str, Mapping[str, Measurement]],
-        settings: Mapping[str, Any],
-        cost: Cost,
-    ) -> None:
-        self._measurements = dict(measurements)
-        self.layers = {name: dict(rows) for name, rows in layers.items()}
-        self.settings = dict(settings)
-        self.cost = cost
+    CALLED: ClassVar = "the report"
+    EXTENDED: ClassVar = True
+    FORMAT: ClassVar = "spiritlevel-report-1"
+
+    settings: dict[str, Any] = dataclasses.field(kw_only=True)
+    cost: Cost = dataclasses.field(kw_only=True)
+    measurements: Mapping[str, Measurement] = dataclasses.field(metadata={"key": "measures"})
+    layers: Mapping[str, Mapping[str, Measurement]] = dataclasses.field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.settings = dict(self.settings)  # of its own: commands add what they know
 
     def __getitem__(self, name: str) -> Measurement:
         try:
-            return self._measurements[name]
+            return self.measurements[name]
         except KeyError:
-            have = ", ".join(self._measurements)
+            have = ", ".join(self.measurements)
             raise KeyError(f"This report has no {name!r}. It has: {have}.") from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._measurements)
+        return iter(self.measurements)
 
     def __len__(self) -> int:
-        return len(self._measurements)
+        return len(self.measurements)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={m.value:.4g}" for name, m in list(self.items())[:3])
         more = f", and {len(self) - 3} more" if len(self) > 3 else ""
         return visible(f"Report({values}{more}; {self.settings['num_samples']} samples)")
 
-    def __str__(self) -> str:
-        heading, rows, below = self._table()
-        widths = [max(len(row[i]) for row in (heading, *rows)) for i in range(4)]
-        lines = []
-        for name, value, data, mark, text in (heading, *rows):
-            cells = (
-                name.ljust(widths[0]),
-                value.rjust(widths[1]),
-                data.rjust(widths[2]),
-                mark.ljust(widths[3]),
-                text,
-            )
-            lines.append("  ".join(cells).rstrip())
-        lines.insert(1, "-" * len(lines[0]))
-        return visible("\n".join([*lines, *below]), keep="\n")
+    def describe(self) -> list[Part]:
+        """A row for each measure, and what was counted."""
+        columns = [
+            Column("measure"),
+            Column("value", form=VALUE),
+            Column("± data", SAMPLING_ERROR, form=ERROR),
+            Column("", kind="mark"),
+            Column("note", kind="note"),
+        ]
+        rows = [[name, m.value, m.data_stderr, m.mark, m.text] for name, m in self.items()]
+        count = int(self.settings["num_samples"])
+        return [Table(columns, rows), Notes(self.cost.passes(count), count, self._remarks())]
 
-    def _repr_html_(self) -> str:
-        return table(*self._table())
-
-    def _table(self) -> tuple[list[str], list[list[str]], list[str]]:
-        """Heading, rows, and the lines below; long notes are footnotes."""
-        texts, notes = footnotes([m.text for m in self.values()], SHORT_NOTE)
-        rows = []
-        for (name, m), text in zip(self.items(), texts, strict=True):
-            data = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
-            rows.append([name, f"{m.value:.6g}", data, m.mark, text])
-        n = int(self.settings["num_samples"])
-        below = [*notes, f"{n} samples, {self.cost.passes(n)} over the data"]
-        for name in ("autocast", "measured_on"):
-            if name in self.settings:
-                below.append(f"{name.replace('_', ' ')}: {self.settings[name]}")
+    def _remarks(self) -> list[str]:
+        """Where it was measured, and what was not."""
+        lines = [
+            f"{name.replace('_', ' ')}: {self.settings[name]}"
+            for name in ("autocast", "measured_on")
+            if name in self.settings
+        ]
         if "frozen" in self.settings:
-            below.append(f"frozen, so not measured: {self.settings['frozen']}")
-        below += _left_out(self.settings.get("left_out", {}))
-        return ["measure", "value", "± data", "", "note"], rows, below
+            lines.append(f"frozen, so not measured: {self.settings['frozen']}")
+        return lines + _left_out(self.settings.get("left_out", {}))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything in plain types."""
-        return {
-            "format": REPORT_FORMAT,
-            "settings": self.settings,
-            "cost": dataclasses.asdict(self.cost),
-            "measures": {name: m.to_dict() for name, m in self.items()},
-            "layers": {
-                name: {layer: m.to_dict() for layer, m in rows.items()}
-                for name, rows in self.layers.items()
-            },
-        }
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """The report as JSON text; `Report.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Report:
-        """Read what `to_json` wrote."""
-        return read_json(text, "Report", REPORT_FORMAT, cls.from_dict)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Report:
-        """The inverse of `to_dict`."""
-        data = read_as(Mapping[str, Any], data, "the report")
-        if data.get("format", REPORT_FORMAT) != REPORT_FORMAT:
-            raise Misread(f"the report's format is {brief(data['format'])}")
-        if missing := [key for key in _PARTS if key not in data]:
-            raise Misread(f"the report has no {missing[0]!r}")
-        settings = read_settings(data["settings"], "the report's settings")
-        measures, layers = (
-            read_as(_PARTS[name], data[name], f"the report's {name}")
-            for name in ("measures", "layers")
-        )
-        return cls(
-            {name: Measurement.from_dict(m) for name, m in measures.items()},
-            layers={
-                name: {layer: Measurement.from_dict(m) for layer, m in rows.items()}
-                for name, rows in layers.items()
-            },
-            settings=settings,
-            cost=read_fields(Cost, data["cost"], "the report's cost"),
-        )
+    def check_parts(self) -> None:
+        """Refuse settings that nothing can be calculated with."""
+        read_settings(self.settings, "the report's settings")
 
     def to_frame(self) -> Any:
         """A pandas DataFrame: one row per measure and layer (the network itself has layer "")."""
@@ -359,21 +258,3 @@ def _left_out(reasons: Mapping[str, str]) -> list[str]:
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         lines.append(f"left out, since {why}: {', '.join(names[:MOST_NAMES])}{more}")
     return lines
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their headings: the first to the left, the others to the right.
-
-    >>> print(aligned([("measure", "a"), ("head.trace", "1.5")]))
-    measure       a
-    ---------------
-    head.trace  1.5
-    """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "-" * (sum(widths) + 2 * (len(widths) - 1)))
-    return "\n".join(lines)

@@ -3,53 +3,72 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ..engine.weight_space.chunk_products import Operator
 from ..engine.weight_space.density import SpectralDensity
-from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
+from ..engine.weight_space.eigenvalues import check_room, density_of, eigenpairs_of
 from ..engine.weight_space.lanczos import Which
-from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
-from ..ground.errors import SpiritlevelError, brief
-from ..measures.opening import open_workspace
-from ..model.batches import Forward
-from ..model.calls import call_settings, measuring
-from ..records.measurements import (
-    Cost,
-    Progress,
-    read_json,
-    to_json_float,
+from ..ground.errors import SpiritlevelError
+from ..ground.need import (
+    is_number,
+    is_whole,
+    need,
+    one_of,
+    or_none,
+    whole,
 )
+from ..measures.setup import OnLayers, Setup
+from ..measures.verb import verb
+from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
+from ..model.surroundings import call_settings
+from ..records.content import (
+    Column,
+    Notes,
+    Part,
+    Table,
+)
+from ..records.measurements import VALUE, Cost
 from ..records.notebooks import Shown
 from ..records.reading import (
+    IF_ANY,
+    UNSAVED,
     Misread,
-    read_as,
+    Plain,
+    Saved,
     read_fields,
     read_settings,
 )
-from .measuring import Loss
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Matrix = Literal["hessian", "ggn"]
 SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
+RESIDUAL = ".1e"  # the digits of a residual
+WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
+MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Eigenvalues(Shown):
+class Eigenvalues(Shown, Plain):
     """Some eigenvalues with their vectors; an eigenvalue lies within `residuals` of each value."""
+
+    CALLED: ClassVar = "the eigenvalues"
 
     values: list[float]
     residuals: list[float]
     converged: list[bool]
-    vectors: Tensor  # shape: (values, parameters), orthonormal rows
-    names: tuple[str, ...]  # of the parameters, in the order of the vectors
+    # shape: (values, parameters), orthonormal rows
+    vectors: Tensor = dataclasses.field(metadata=UNSAVED)
+    # of the parameters, in the order of the vectors
+    names: tuple[str, ...] = dataclasses.field(metadata=UNSAVED)
     cost: Cost
     settings: dict[str, Any]
 
@@ -57,34 +76,28 @@ class Eigenvalues(Shown):
         values = ", ".join(f"{value:.4g}" for value in self.values)
         return f"Eigenvalues({values}; {self.settings['num_samples']} samples)"
 
-    def __str__(self) -> str:
-        rows = zip(self.values, self.residuals, self.converged, strict=True)
-        lines = [
-            f"{value:14.6g}  residual {residual:.1e}" + ("" if converged else "  not converged")
-            for value, residual, converged in rows
+    def describe(self) -> list[Part]:
+        """The eigenvalues, the largest first, and what was counted."""
+        columns = [
+            Column("eigenvalue", form=VALUE),
+            Column("residual", form=RESIDUAL),
+            Column("", kind="mark"),
         ]
-        count = self.settings["num_samples"]
-        return "\n".join([*lines, f"{count} samples, {self.cost.passes(count)} over the data"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the vectors, in plain types."""
-        return {
-            "values": [*map(to_json_float, self.values)],
-            "residuals": [*map(to_json_float, self.residuals)],
-            "converged": self.converged,
-            "cost": dataclasses.asdict(self.cost),
-            "settings": self.settings,
-        }
+        pairs = sorted(zip(self.values, self.residuals, self.converged, strict=True), reverse=True)
+        rows = [
+            [value, residual, "" if converged else "not converged"]
+            for value, residual, converged in pairs
+        ]
+        count = int(self.settings["num_samples"])
+        return [Table(columns, rows), Notes(self.cost.passes(count), count)]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
         """Read what `to_dict` gave; the vectors are not in it."""
-        given = read_as(Mapping[str, Any], data, "the eigenvalues")
-        values = read_as(list[float], given.get("values"), "the eigenvalues' values")
-        ready = {"vectors": torch.empty(len(values), 0), "names": ()}
-        pairs = read_fields(cls, given, "the eigenvalues", **ready)
+        unsaved = {"vectors": torch.empty(0, 0), "names": ()}
+        pairs = read_fields(cls, data, cls.CALLED, **unsaved)
         read_settings(pairs.settings, "the eigenvalues' settings")
-        if not len(values) == len(pairs.residuals) == len(pairs.converged):
+        if not len(pairs.values) == len(pairs.residuals) == len(pairs.converged):
             raise Misread("the eigenvalues' lists differ in length")
         return pairs
 
@@ -95,11 +108,16 @@ class Eigenvalues(Shown):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Saved):
     """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
 
-    eigenvalues: Eigenvalues | None = None
-    density: SpectralDensity | None = None
+    CALLED: ClassVar = "the spectrum"
+    EXTENDED: ClassVar = True
+    FORMAT: ClassVar = "spiritlevel-spectrum-1"
+    UNNAMED: ClassVar = True
+
+    eigenvalues: Eigenvalues | None = dataclasses.field(default=None, metadata=IF_ANY)
+    density: SpectralDensity | None = dataclasses.field(default=None, metadata=IF_ANY)
 
     def __post_init__(self) -> None:
         if self.eigenvalues is None and self.density is None:
@@ -108,52 +126,26 @@ class Spectrum:
                 "spiritlevel.eigenvalues or spiritlevel.density returned."
             )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the vectors, in plain types."""
-        parts = {"eigenvalues": self.eigenvalues, "density": self.density}
-        return {"format": SPECTRUM_FORMAT} | {
-            name: part.to_dict() for name, part in parts.items() if part is not None
-        }
 
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text; `Spectrum.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Spectrum:
-        """Read what `to_json` wrote; the eigenvectors are not in it."""
-        return read_json(text, "Spectrum", SPECTRUM_FORMAT, cls.from_dict, unnamed=True)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Spectrum:
-        """Read what `to_dict` gave."""
-        data = read_as(Mapping[str, Any], data, "the spectrum")
-        pairs, density = data.get("eigenvalues"), data.get("density")
-        return cls(
-            None if pairs is None else Eigenvalues.from_dict(pairs),
-            None if density is None else SpectralDensity.from_dict(density),
-        )
-
-
-@measuring
+@verb(
+    num=WHOLE,
+    which=ArgumentCheck(is_text, "'largest', 'smallest' or 'both'"),
+    matrix=MATRIX,
+    start=CHECKED_LATER._replace(alike=False),
+    residual_rtol=ArgumentCheck(or_none(is_number), "a number, or None"),
+)
 def eigenvalues(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     num: int = 1,
     which: Which = "largest",
     matrix: Matrix = "hessian",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
     start: Eigenvalues | None = None,
     residual_rtol: float | None = None,
     max_passes: int = 200,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayers],
 ) -> Eigenvalues:
     """Extreme eigenvalues by Lanczos with full reorthogonalization.
 
@@ -182,20 +174,8 @@ def eigenvalues(
             f"eigenvalue takes products. Got num={num!r} and max_passes={max_passes!r}. "
             "Ask for fewer eigenvalues or more passes."
         )
-    workspace = _open(
-        model,
-        data,
-        matrix=matrix,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    with workspace.surface.preserved():
+    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
+    with setup.opened(model, data) as workspace:
         space = ParameterSpace(workspace.surface)
         check_room(space, num, workspace.vector_memory)
         workspace.start()
@@ -205,7 +185,7 @@ def eigenvalues(
             operator=matrix,
             num=num,
             which=which,
-            seed=seed,
+            seed=setup.seed,
             max_products=max_passes,
             residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
@@ -221,22 +201,16 @@ def eigenvalues(
     )
 
 
-@measuring
+@verb(num_vectors=WHOLE, steps=WHOLE, matrix=MATRIX)
 def density(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     num_vectors: int = 8,
     steps: int = 40,
     matrix: Matrix = "hessian",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayers],
 ) -> SpectralDensity:
     """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
 
@@ -244,44 +218,18 @@ def density(
     `SpectralDensity.moment(1)` an estimate of Tr H / n with its error. To draw it, use
     `spiritlevel.pages.figures.density`.
     """
-    if not 1 <= num_vectors <= MOST_VECTORS:
-        raise SpiritlevelError(
-            f"The 'num_vectors' argument of density must be from 1 to {MOST_VECTORS:,}. "
-            f"Got {brief(num_vectors)}. The default is 8."
-        )
-    workspace = _open(
-        model,
-        data,
-        matrix=matrix,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    with workspace.surface.preserved():
+    fits, wanted = whole(least=1, most=MOST_VECTORS), f"from 1 to {MOST_VECTORS:,}"
+    need("num_vectors", num_vectors, fits, wanted, "The default is 8.", of="density")
+    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
+    with setup.opened(model, data) as workspace:
         return density_of(
             workspace.products,
             ParameterSpace(workspace.surface),
             operator=matrix,
             num_vectors=num_vectors,
             steps=steps,
-            seed=seed,
+            seed=setup.seed,
         )
-
-
-def _open(
-    model: nn.Module, data: Iterable[Any], *, matrix: Operator, **arguments: Any
-) -> Workspace:
-    if matrix not in get_args(Matrix):
-        raise SpiritlevelError(
-            f"The 'matrix' argument must be one of {', '.join(get_args(Matrix))}. Got "
-            f"{brief(matrix)}."
-        )
-    return open_workspace(model, data, **arguments)
 
 
 def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:

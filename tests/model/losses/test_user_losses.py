@@ -14,7 +14,7 @@ from spiritlevel.model.losses import (
     MeanSquaredError,
     resolve,
 )
-from zoo.references import Truth
+from spiritlevel.testing.references import Truth
 from zoo.torch_losses import WEIGHTS
 from zoo.user_losses import LABELS, NUMBERS, USER_LOSSES, Counting, Focal, Halved, Learned, Smoothed
 

@@ -3,7 +3,8 @@
 import pytest
 
 from spiritlevel.pages import report
-from spiritlevel.pages.content import (
+from spiritlevel.pages.report import page
+from spiritlevel.records.content import (
     Cards,
     Chart,
     Column,
@@ -12,7 +13,6 @@ from spiritlevel.pages.content import (
     Table,
     Text,
 )
-from spiritlevel.pages.report import page
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -13,7 +13,13 @@ import sys
 import pytest
 
 from spiritlevel.ground.errors import MissingExtra, SpiritlevelError
-from spiritlevel.pages.content import (
+from spiritlevel.pages.report import (
+    formula,
+    markup,
+    page,
+    scripts,
+)
+from spiritlevel.records.content import (
     Cards,
     Chart,
     Column,
@@ -21,12 +27,6 @@ from spiritlevel.pages.content import (
     Section,
     Table,
     Text,
-)
-from spiritlevel.pages.report import (
-    formula,
-    markup,
-    page,
-    scripts,
 )
 from spiritlevel.verbs import measuring as api
 

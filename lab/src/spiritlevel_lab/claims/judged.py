@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ..papers.experiment import (
+from .experiment import (
     Experiment,
     Outcome,
     Row,
     titled,
 )
 from .rows import converged
-from .trained import NotAsked, Split, Trained
+from .trained import NotAsked, Split, TrainedWhen
 
 TITLE = "With the networks that were left out"
 
@@ -46,7 +46,7 @@ def judged(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _unjudged(outcome: Outcome, trained: Trained, split: Split) -> Outcome:
+def _unjudged(outcome: Outcome, trained: TrainedWhen, split: Split) -> Outcome:
     needs = f"{split.needed}{' in each group' if trained.by else ''}"
     return dataclasses.replace(
         outcome,

@@ -9,7 +9,7 @@ from rich.table import Table
 from spiritlevel.cli.console import note, show, tell
 
 from ..papers.judgement import Judgement
-from ..papers.publishing.claim_tables import claim_table
+from ..papers.study_section import claim_table
 
 
 def print_claim(console: Console, judged: Judgement) -> None:

@@ -23,14 +23,13 @@ from spiritlevel.ground.files import write_atomically
 from spiritlevel.ground.plain_text import visible
 from spiritlevel.pages.report import render
 
+from ..claims.experiment import PAPERS
 from ..pages.report import study as study_page
 from ..papers import registry as experiments
-from ..papers.experiment import PAPERS
 from ..papers.judgement import judge
-from ..population import control, population_statistics
+from ..population import control, export, population_statistics
 from ..population.population import TARGETS, Population
 from ..population.registry import study_names
-from ..population.storage import export
 from ..population.storage.store import Store
 from . import (
     claims,

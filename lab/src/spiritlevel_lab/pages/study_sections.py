@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spiritlevel.ground import plugins
-from spiritlevel.pages.content import Section
+from spiritlevel.records.content import Section
 
 from ..population.settings.definition import Study
 

@@ -10,16 +10,15 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.data.catalogue import CATALOGUE
 
+from ..claims.experiment import Experiment, Outcome
 from ..claims.judged import judged
 from ..claims.rows import experiment_rows, missing_columns
-from ..claims.scale import verdict_in_words
+from ..claims.scale import library_study, verdict_in_words
 from ..population.population import label
 from ..population.runs.outcomes import DIVERGED
 from ..population.settings.definition import Study
 from ..statistics.table import plain
 from . import registry
-from .experiment import Experiment, Outcome
-from .library_studies import library_study
 
 # What an analysis runs into where a group of runs, or a number of them, is not there.
 INCOMPLETE = (ArithmeticError, LookupError, TypeError, ValueError, SpiritlevelError)
@@ -113,10 +112,11 @@ def judge(study: Study, rows: Rows) -> list[Judgement]:
     done = [row for row in rows if row["status"] == "done"]
     if not done:
         return []
-    every = [registry.find(name) for name in registry.names()]
-    own = [each for each in every if each.name == study.name]
-    own += [e for e in every if e.rows_of == study.name and not missing_columns(e, done)]
-    return [_judgement(each, study, rows, done) for each in own]
+    return [
+        _judgement(each, study, rows, done)
+        for each in registry.of_study(study.name)
+        if not each.rows_of or not missing_columns(each, done)
+    ]
 
 
 def _judgement(experiment: Experiment, study: Study, rows: Rows, done: Rows) -> Judgement:

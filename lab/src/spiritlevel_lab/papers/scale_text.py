@@ -14,8 +14,8 @@ from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError
 
+from ..claims.scale import library_study
 from ..population.settings.definition import Study
-from .library_studies import library_study
 
 VARIANTS = re.compile(r"variants(?:\[(?P<pattern>.+)\])?\.(?P<key>.+)")
 

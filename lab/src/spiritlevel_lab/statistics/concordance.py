@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ._arrays import (
+from .points import (
     Array,
     Indices,
     numpy,

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from spiritlevel.records.measurements import aligned
+from spiritlevel.records.notebooks import aligned
 
-from ._arrays import (
-    Array,
-    as_floats,
-    finite_points,
-    numpy,
-    why_undefined,
-)
 from .correlations import (
     Correlation,
     kendall,
@@ -23,6 +16,14 @@ from .correlations import (
     spearman,
 )
 from .intervals import percent
+from .points import (
+    Array,
+    Numbers,
+    as_floats,
+    finite_points,
+    numpy,
+    why_undefined,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Regression:
 
 
 def regression(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
+    values: Numbers,
+    target: Numbers,
     *,
     log: bool = False,
     confidence: float = 0.95,

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from pages.planted_stores import column, parts, planted, records, unfinished
 from spiritlevel import SpiritlevelError
 from spiritlevel.cli.app import app
-from spiritlevel.pages.content import Cards
 from spiritlevel.pages.report import render
+from spiritlevel.records.content import Cards
 from spiritlevel_lab import Study
 from spiritlevel_lab.pages.report.study import _measured_with, page_of
 from spiritlevel_lab.population.population import Population

@@ -6,7 +6,8 @@ import pytest
 import scipy.stats
 
 from pages.planted_stores import column, parts, planted, records
-from spiritlevel.pages.content import (
+from spiritlevel.pages.report import render
+from spiritlevel.records.content import (
     Figure,
     IntervalEstimate,
     Page,
@@ -14,13 +15,12 @@ from spiritlevel.pages.content import (
     Table,
     Text,
 )
-from spiritlevel.pages.report import render
+from spiritlevel_lab.claims.experiment import Outcome, titled
 from spiritlevel_lab.claims.findings import Finding
 from spiritlevel_lab.pages.report.study import page_of
 from spiritlevel_lab.papers import registry
-from spiritlevel_lab.papers.experiment import Outcome, titled
 from spiritlevel_lab.papers.judgement import judge
-from spiritlevel_lab.papers.publishing.study_section import claim_section
+from spiritlevel_lab.papers.study_section import claim_section
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.population import Population
 
@@ -86,8 +86,8 @@ def page(store):
 
 def analysed_by(monkeypatch, analyse, **fields):
     """In the place of the experiment, one whose analysis is known."""
-    changed = dataclasses.replace(EXPERIMENT, analyse=analyse, **fields)
-    monkeypatch.setattr(registry, "_all", lambda: {NAME: changed})
+    changed = dataclasses.replace(EXPERIMENT, analysis=lambda _, rows: analyse(rows), **fields)
+    monkeypatch.setattr(registry, "of_study", lambda study: [changed])
 
 
 def section_of(store):
@@ -295,7 +295,7 @@ def hostile(rows) -> Outcome:
             ],
             names=LINK,
         ),
-        beside={HOSTILE: seen},
+        reproduced_values={HOSTILE: seen},
         more=[titled(HOSTILE, LINK, Table((HOSTILE,), [[seen]]))],
     )
 

@@ -9,8 +9,8 @@ import pytest
 import scipy.stats
 
 from pages.planted_stores import measure_names, parts, planted, records
-from spiritlevel.pages.content import Chart
 from spiritlevel.pages.report import render
+from spiritlevel.records.content import Chart
 from spiritlevel_lab.pages.report.study import page_of
 from spiritlevel_lab.population.population import Population
 from spiritlevel_lab.population.population_statistics import statistics

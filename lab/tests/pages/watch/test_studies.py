@@ -12,8 +12,8 @@ import pytest
 
 from pages.watch.visits import fail, finish, new_study, state
 from spiritlevel_lab.pages.watch import database, reading, studies
-from spiritlevel_lab.population.executors.workers import new_worker
 from spiritlevel_lab.population.storage import schema
+from spiritlevel_lab.population.storage.claims import new_worker
 
 
 def test_study_in_the_middle(tmp_path):

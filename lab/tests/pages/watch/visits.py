@@ -9,8 +9,8 @@ import time
 from population.tiny_study import tiny
 from spiritlevel_lab import Store
 from spiritlevel_lab.pages.watch import Watched, open_server
-from spiritlevel_lab.population.executors.workers import new_worker
-from spiritlevel_lab.population.runs.results import EpochRow, MeasurementRow, RunResult
+from spiritlevel_lab.population.run_results import EpochRow, MeasurementRow, RunResult
+from spiritlevel_lab.population.storage.claims import new_worker
 
 EVIL = "<img src=x onerror=alert(1)>"
 TAGS = f"<b>{EVIL}</b>&amp;<br>"  # with what Plotly would take for markup

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from ...engine.data_pass import Needs
-from ...engine.row_estimate import RowEstimate
-from ...engine.row_estimator import estimate_rows
-from ...engine.sweep_text import columns_text, probes_text
+from ...engine.refine import advice
+from ...engine.row_estimator import (
+    RowEstimate,
+    columns_text,
+    estimate_rows,
+    probes_text,
+)
 from ...engine.workspace import Workspace
 from ...records.measurements import Measurement, Status
 from ..eigenvalues import of_network, room_for_network, subspace_of_network
-from ..hessian_results import eigenvalue_measurement, hessian_measurement
+from ..hessian_results import eigenvalue_measurement, hessian_measurement, measured_rows
 from ..registry import Measured, measure
 from .trace_squared import trace_squared as estimate_trace_squared
 
@@ -29,6 +33,7 @@ PRODUCTS = Needs(products=True)
         "architecture and scale."
     ),
     needs=SWEEP,
+    default=True,
     counterpart="relative.kappa",
 )
 def trace(workspace: Workspace) -> Measured:
@@ -37,13 +42,9 @@ def trace(workspace: Workspace) -> Measured:
     rows = estimate_rows(
         workspace, "trace", {name: name for name in names}, dict.fromkeys(names, 1.0)
     )
-    layers = {
-        layer: hessian_measurement(
-            workspace, "curvature.trace", rows.result(dict.fromkeys(parameters, 1.0))
-        )
-        for layer, parameters in workspace.surface.layers().items()
-    }
-    return Measured(hessian_measurement(workspace, "curvature.trace", rows.result()), layers)
+    layers = workspace.surface.layers.owned()
+    factors = {layer: dict.fromkeys(parameters, 1.0) for layer, parameters in layers.items()}
+    return measured_rows(workspace, "curvature.trace", rows, factors)
 
 
 @measure(
@@ -57,7 +58,6 @@ def trace(workspace: Workspace) -> Measured:
         "Rescaling changes it, as it does the trace."
     ),
     needs=SWEEP,
-    default=False,
     counterpart="relative.kappa",
 )
 def ggn_trace(workspace: Workspace) -> Measured:
@@ -67,21 +67,22 @@ def ggn_trace(workspace: Workspace) -> Measured:
     doubts = workspace.run(SWEEP).doubts
 
     def of(names: list[str], *, judged: bool = False) -> Measurement:
-        estimate = workspace.sweep_estimate("trace", dict.fromkeys(names, 1.0))
+        rows = workspace.sweep_rows("trace", dict.fromkeys(names, 1.0))
+        estimate = rows.estimate()
         status, text = Status.OK, columns_text(workspace) if judged else ""
         if not estimate.exact:
             text = probes_text(workspace)
         missed = not estimate.within(workspace.precision.rtol, workspace.precision.confidence)
         if estimate.unknown or (judged and missed):
             status = Status.NOT_CONVERGED
-            text = f"{text}; {workspace.sweep_budget('trace', whole)}"
+            text = f"{text}; {advice(rows, workspace.precision)}"
         if estimate.exact and (doubtful := [name for name in names if name in doubts]):
             status = Status.UNCONFIRMED
             text = f"not confirmed: {doubtful[0]!r}: {doubts[doubtful[0]]}"
         row = RowEstimate(estimate, "GGN", status, text, workspace.sweep_cost)
         return hessian_measurement(workspace, "curvature.ggn_trace", row)
 
-    layers = {layer: of(names) for layer, names in workspace.surface.layers().items()}
+    layers = {layer: of(names) for layer, names in workspace.surface.layers.owned().items()}
     return Measured(of(list(whole), judged=True), layers)
 
 
@@ -97,7 +98,6 @@ def ggn_trace(workspace: Workspace) -> Measured:
     ),
     needs=PRODUCTS,
     found_by="draws",
-    default=False,
 )
 def trace_squared(workspace: Workspace) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""
@@ -105,11 +105,8 @@ def trace_squared(workspace: Workspace) -> Measured:
     before = workspace.cost
     square = estimate_trace_squared(workspace, subspace)
     status, text = Status.OK, square.text
-    if square.enough is not None:
-        status = Status.NOT_CONVERGED
-        enough = "would give one" if square.estimate.unknown else "would have sufficed"
-        advice = f"max_passes={square.enough} {enough}"
-        text = "; ".join(filter(None, [text, square.reason, f"{advice}."]))
+    if square.missed:
+        status, text = Status.NOT_CONVERGED, f"{text}; {square.missed}"
     row = RowEstimate(square.estimate, "Hessian", status, text, workspace.cost - before)
     return Measured(hessian_measurement(workspace, "curvature.trace_squared", row))
 
@@ -128,7 +125,6 @@ def trace_squared(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     requires=(room_for_network,),
     found_by="products",
-    default=False,
     counterpart="scaled.lambda_max",
     in_audit=True,
 )
@@ -151,7 +147,6 @@ def lambda_max(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     requires=(room_for_network,),
     found_by="products",
-    default=False,
 )
 def lambda_min(workspace: Workspace) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""

@@ -9,14 +9,17 @@ from ...engine.estimate import Estimate
 from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.probed_rows import ProbedRows
 from ...engine.workspace import Workspace
+from ...math.radial import KERNELS
 from ...records.measurements import Cost, Measurement, Status
 from ..eigenvalues import of_weights
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..layer_weights import layer_weights
+from ..options import length, word_or_length
 from ..registry import EVERY, Measured, measure
 from .jacobian import (
     ALL,
     OUTSIDE,
+    REGION,
     check_input,
     check_region,
     input_jacobian,
@@ -25,15 +28,17 @@ from .robustness import feature_layer, robustness, turned_layer
 
 MANIPULATED = "Sharpness can be manipulated and misleading for generalization, Table 3"
 RELATIVE = "Petzka et al. 2021, Relative Flatness and Generalization, "
-OF_A_LAYER = {
-    "layer_rescale",
-    "unit_permute",
-    "batchnorm_absorb",
-    "attention_rescale",
-    "unit_mix",
-    "batch_split",
-}
+OF_A_LAYER = EVERY - {"neuron_rescale"}
 JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes beyond 16 outputs)"
+
+DELTA = length("delta", 0.1, "relative size of the feature perturbations")
+KERNEL = word_or_length(
+    "kernel",
+    "sphere",
+    "how far features are moved: 'sphere' (all by delta), 'ball' (uniform in it), or the "
+    "standard deviation, in units of delta, of a normal that is cut off at delta",
+    KERNELS,
+)
 
 
 def _output_by_output(workspace: Workspace) -> Cost:
@@ -52,8 +57,6 @@ def _output_by_output(workspace: Workspace) -> Cost:
         "same inputs."
     ),
     direction=None,
-    needs=Needs(),
-    default=False,
     requires=(check_input,),
     cost=JACOBIAN_COST,
     further_cost=_output_by_output,
@@ -78,10 +81,8 @@ def jacobian(workspace: Workspace) -> Measured:
         "outputs, like sensitivity.jacobian."
     ),
     direction=None,
-    needs=Needs(),
-    default=False,
     requires=(check_input, check_region),
-    options=("region",),
+    options=(REGION,),
     cost=JACOBIAN_COST,
     further_cost=_output_by_output,
 )
@@ -114,9 +115,8 @@ def _root(
         exact=estimate.exact,
         data_stderr=estimate.data_stderr,
         status=Status.NOT_CONVERGED if missed else Status.OK,
-        text=rows.missed(estimate, asked.rtol) if missed else text,
+        text=rows.missed({row: 1.0}, estimate) if missed else text,
         cost=rows.cost,
-        settings=workspace.settings(),
         **estimate.errors(asked.confidence),
     )
 
@@ -136,10 +136,8 @@ def _root(
         "sample, which is not true for large δ. In many dimensions nearly all of a ball, or of a "
         "wide normal, lies close to the sphere."
     ),
-    needs=Needs(),
-    default=False,
     requires=(feature_layer,),
-    options=("delta", "kernel"),
+    options=(DELTA, KERNEL),
     found_by="draws",
     cost="a few forwards for the head; 2 forwards per draw for another layer",
 )
@@ -147,7 +145,7 @@ def feature_robustness(workspace: Workspace) -> Measured:
     """Of the head, or of the last layer that was chosen."""
     name = "sensitivity.feature_robustness"
     drawn, asked = robustness(workspace, name), workspace.precision
-    estimate = drawn.estimate
+    estimate = drawn.estimate()
     missed = not estimate.within(asked.rtol, asked.confidence)
     m = Measurement(
         name,
@@ -156,7 +154,6 @@ def feature_robustness(workspace: Workspace) -> Measured:
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=drawn.missed() if missed else drawn.text(),
         cost=drawn.cost,
-        settings=workspace.settings(),
         **estimate.errors(asked.confidence),
     )
     return Measured(m, {drawn.layer: m})
@@ -176,9 +173,8 @@ def feature_robustness(workspace: Workspace) -> Measured:
         "minimum of this layer's loss and not elsewhere."
     ),
     needs=Needs(sweep=True, kappa=True),
-    default=False,
     requires=(feature_layer,),
-    options=("delta", "kernel"),
+    options=(DELTA, KERNEL),
 )
 def robustness_prediction(workspace: Workspace) -> Measured:
     """κ of the same layer, with its error."""
@@ -204,9 +200,8 @@ def robustness_prediction(workspace: Workspace) -> Measured:
         "feature matrices come near it."
     ),
     needs=Needs(products=True),
-    default=False,
     requires=(feature_layer,),
-    options=("delta",),
+    options=(DELTA,),
     found_by="products",
 )
 def robustness_bound(workspace: Workspace) -> Measured:

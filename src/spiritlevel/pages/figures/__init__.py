@@ -5,11 +5,10 @@ Colours are those of Okabe and Ito, which colour-blind readers tell apart; shape
 """
 
 from .audits import audit_matrix
+from .changes import pruning, quantization
 from .labels import label_ends, label_points, spread
 from .landscapes import landscape
 from .learning_rates import learning_rate
-from .pruning import pruning
-from .quantization import quantization
 from .reports import against, layers, moves
 from .spectra import density
 from .style import (

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...math.kde import GaussianMixture, scott
-from ..content import Series
+from ...records.content import Series
 from .style import style
 
 SHARES = (0.25, 0.5, 0.75, 0.95)  # of the highest density, where the contours lie

@@ -21,12 +21,12 @@ from ...engine.weight_space.density import SpectralDensity
 from ...ground import plugins
 from ...ground.errors import MissingExtra, SpiritlevelError
 from ...ground.files import write_atomically
+from ...records.content import Page as Page
 from ...records.notebooks import register_page_writer
 from ...results import Report
 from ...verbs.audit import Audit
 from ...verbs.comparison import Comparison
 from ...verbs.spectra import Eigenvalues, Spectrum
-from ..content import Page as Page
 from . import (
     audit,
     comparison,

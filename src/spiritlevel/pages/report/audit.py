@@ -5,15 +5,7 @@ from __future__ import annotations
 import math
 
 from ...measures.confounders import MEASURED_ALONG
-from ...symmetries import CONFIDENCE_ONLY
-from ...verbs.audit import (
-    WORDS,
-    Audit,
-    Verdict,
-    cell,
-)
-from ..content import (
-    Cards,
+from ...records.content import (
     Cell,
     Chart,
     Column,
@@ -22,6 +14,14 @@ from ..content import (
     Section,
     Table,
     Text,
+)
+from ...symmetries import CONFIDENCE_ONLY
+from ...verbs.audit import (
+    VALUE,
+    WORDS,
+    Audit,
+    answers,
+    cell,
 )
 from . import numbers, subject
 from .measurement import MEASURE, layers, whole
@@ -32,6 +32,7 @@ TRUSTED = ("comparable", "confidence")
 def page_of(audit: Audit, *, title: str = "") -> Page:
     """The page of one network's audit."""
     report = audit.original
+    before = whole(report, numbers.SHORT_COLUMNS)
     return Page(
         title=title or "Which flatness numbers mean anything for this network",
         lead=_lead(audit),
@@ -43,10 +44,9 @@ def page_of(audit: Audit, *, title: str = "") -> Page:
             *_matrix(audit),
             Section("moves", "What was done to the network", _moves(audit)),
             Section("confounders", "What else differs between networks", _confounders(audit)),
-            Section("numbers", "The numbers before any move", [whole(report)]),
+            Section("numbers", "The numbers before any move", [before]),
             *layers("layers", report.layers),
-            Section("caveats", "When these numbers mislead", [numbers.caveats(report)]),
-            Section("cards", "The measures", [Cards(list(report))]),
+            *numbers.about(list(report)),
         ],
     )
 
@@ -71,24 +71,18 @@ def _lead(audit: Audit) -> str:
 
 def _verdicts(audit: Audit) -> Table:
     rows: list[list[Cell]] = [
-        [name, audit.original[name].value, verdict.kind, *_answers(verdict), verdict.text]
+        [name, audit.original[name].value, verdict.kind, *answers(verdict), verdict.text]
         for name, verdict in audit.verdicts.items()
     ]
     columns = [
         MEASURE,
-        numbers.VALUE,
+        VALUE,
         Column("verdict"),
         Column("scale", "Whether it changes under moves that keep the function."),
         Column("confidence", "Whether it changes with the size of the logits."),
         Column("in words"),
     ]
     return Table(columns, rows, id="verdict-table", title="Can it be compared between networks?")
-
-
-def _answers(verdict: Verdict) -> tuple[Cell, Cell]:
-    if verdict.kind == "confounder":
-        return None, None
-    return verdict.scale.kind, verdict.confidence.kind
 
 
 def _meanings(audit: Audit) -> Text:
@@ -145,14 +139,8 @@ def _moves(audit: Audit) -> list[Part]:
     parts: list[Part] = [
         Text([f"{starred[move]}: {text}." for move, text in audit.moves.items()], bullets=True)
     ]
-    if audit.absent:
-        lines = [
-            f"{move} does not apply to this network: {why}." for move, why in audit.absent.items()
-        ]
-        parts.append(Text(lines, bullets=True))
-    if audit.unexplored:
-        parts.append(Text([f"Not all symmetries were tested: {audit.unexplored}."]))
-    return parts
+    further = [Text(audit.not_made(), bullets=True), Text(audit.not_tested())]
+    return parts + [text for text in further if text.paragraphs]
 
 
 def _confounders(audit: Audit) -> list[Part]:
@@ -165,7 +153,7 @@ def _confounders(audit: Audit) -> list[Part]:
             "networks differ in them, that alone may explain a difference in flatness."
         ]
     )
-    columns = [Column("what"), MEASURE, *numbers.COLUMNS]
+    columns = [Column("what"), MEASURE, *numbers.SHORT_COLUMNS]
     return [
         intro,
         Table(*numbers.filled(columns, rows), id="confounder-table", title="Confounders"),

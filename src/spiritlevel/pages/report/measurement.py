@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ...results import Measurement, Report
-from ..content import (
+from ...records.content import (
     Cards,
     Chart,
     Column,
@@ -16,6 +15,7 @@ from ..content import (
     Table,
     Text,
 )
+from ...results import Measurement, Report
 from . import numbers, subject
 
 FIRST = ("relative.kappa", "curvature.trace")  # what the first sentence is about, where it is there
@@ -41,7 +41,7 @@ def page_of(report: Report, *, title: str = "") -> Page:
         sections=[
             *layers("layers", report.layers),
             Section("numbers", "The numbers", [whole(report), _reading()]),
-            Section("caveats", "When these numbers mislead", [numbers.caveats(report)]),
+            numbers.caveats(report),
             Section("cost", "Cost", [_costs(report, count)]),
             Section("cards", "The measures", [Cards(list(report))]),
         ],
@@ -88,7 +88,7 @@ def layers(identifier: str, tables: Mapping[str, Mapping[str, Measurement]]) -> 
         for name, rows in shown.items()
     ]
     rows = [[layer, name, *numbers.cells(m)] for name, r in shown.items() for layer, m in r.items()]
-    filled = numbers.filled([Column("layer"), MEASURE, *numbers.COLUMNS], rows)
+    filled = numbers.filled([Column("layer"), MEASURE, *numbers.SHORT_COLUMNS], rows)
     table = Table(*filled, id=f"{identifier}-table", title="Every measure of every layer")
     chart = Chart(
         f"{identifier}-profile",
@@ -117,12 +117,10 @@ def _lead(report: Report) -> str:
     return f"{numbers.listing(values)}. {summary}."
 
 
-def whole(report: Report) -> Table:
+def whole(report: Report, columns: Sequence[Column] = numbers.COLUMNS) -> Table:
     """The table of the whole network, one row per measure."""
     rows = [[name, *numbers.cells(m)] for name, m in report.items()]
-    return Table(
-        *numbers.filled([MEASURE, *numbers.COLUMNS], rows), id="measures", title="Whole network"
-    )
+    return Table(*numbers.filled([MEASURE, *columns], rows), id="measures", title="Whole network")
 
 
 def _reading() -> Text:

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 from ...ground.errors import SpiritlevelError
 from ...ground.version import __version__
-from ..content import (
+from ...records.content import (
     Cards,
     Chart,
-    Figure,
+    Notes,
     Page,
     Part,
     Section,
@@ -24,9 +24,8 @@ from ..content import (
     Text,
 )
 from . import cards, markup, scripts
-from .estimates import intervals_apart
+from .for_browsers import chart_of, for_browser
 from .markup import Links, escape
-from .series import chart_of
 
 LONG_FACT = 40  # characters that take a line of their own
 LOGO = (
@@ -95,18 +94,12 @@ network.</p></footer>
 
 
 def _for_browsers(page: Page) -> Page:
-    """The page in parts that the scripts know: estimates in two columns, figures as charts."""
+    """The page in parts that the scripts know."""
     sections = [
-        dataclasses.replace(section, parts=[_for_browser(part) for part in section.parts])
+        dataclasses.replace(section, parts=[for_browser(part) for part in section.parts])
         for section in page.sections
     ]
     return dataclasses.replace(page, sections=sections)
-
-
-def _for_browser(part: Part) -> Part:
-    if isinstance(part, Figure):
-        return chart_of(part)
-    return intervals_apart(part) if isinstance(part, Table) else part
 
 
 def _facts(facts: Mapping[str, str], links: Links) -> str:
@@ -148,6 +141,8 @@ def _part(part: Part, links: Links) -> str:
         return _chart(part, links)
     if isinstance(part, Text):
         return markup.paragraphs(part, links)
+    if isinstance(part, Notes):
+        return markup.paragraphs(Text(part.sentences), links)
     if isinstance(part, Cards):
         return cards.render(part.names, links)
     return _chart(chart_of(part), links)

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from ...ground.errors import SpiritlevelError, brief, require
-from ..content import finite
+from ...records.content import finite
 
 
 def asset(name: str) -> str:

@@ -19,7 +19,8 @@ from ...engine.head.head_layer import (
     choose_head,
     find_heads,
 )
-from ...ground.errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError
+from ...ground.need import need, one_of
 from ...math.head import head_kappa, head_trace
 from ...math.positions import Positions, row_curvature
 from ...model.layer_hooks import LayerUse
@@ -133,12 +134,10 @@ class HeadPenalty(Penalty):
 
 def check_kind(kind: Any) -> HeadKind:
     """Refuse a `kind` that is not one of the three."""
-    if kind not in get_args(HeadKind):
-        raise SpiritlevelError(
-            "The 'kind' argument of the head penalty must be 'trace', 'kappa' or 'trace_squared'. "
-            f"Got {brief(kind)}. 'kappa' is the one that does not change when layers are rescaled."
-        )
-    checked: HeadKind = kind
+    wanted = "'trace', 'kappa' or 'trace_squared'"
+    then = "'kappa' is the one that does not change when layers are rescaled."
+    fits = one_of(get_args(HeadKind))
+    checked: HeadKind = need("kind", kind, fits, wanted, then, of="the head penalty")
     return checked
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...ground import plugins, user_code
 from ...ground.errors import SpiritlevelError, brief, suggestion
+from ...ground.need import need
 from ...measures.other_names import known_here_as
 from .flatness_penalty import FlatnessPenalty
 from .head_penalty import HeadPenalty
@@ -49,11 +50,9 @@ def register_penalty(name: str) -> Callable[[Factory], Factory]:
                 f"The penalty {name!r} is registered twice: {registered!r} and {factory!r}. "
                 "Rename one."
             )
-        if not name.isidentifier():
-            raise SpiritlevelError(
-                "The 'name' argument of register_penalty must be a word of letters, digits and "
-                f"underscores. Got {brief(name)}. Choose a name such as 'my_penalty'."
-            )
+        word = "a word of letters, digits and underscores"
+        then = "Choose a name such as 'my_penalty'."
+        need("name", name, str.isidentifier, word, then, of="register_penalty")
         _factories[name] = factory
         return factory
 

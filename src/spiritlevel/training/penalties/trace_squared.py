@@ -17,15 +17,16 @@ from torch import Tensor, nn
 
 from ...ground.errors import SpiritlevelError
 from ...model.autograd_graph import lacks_second_derivative
-from ...model.batches import num_samples, scores
+from ...model.batches import num_samples
 from ...model.distributed import refuse_sharded, unwrapped
+from ...model.forwards import scores
 from ...model.losses import AnyLoss, resolve
 from ...model.parameters import select_parameters
 from .argument_checks import check_batch_size, check_loss_value, check_probes
 from .random_signs import draw_signs, restored_on_failure
 from .separate_forward import mean_loss, separate_forward
-from .third_derivatives.deferral import deferred
 from .third_derivatives.operations import check_graph, thrice_differentiable
+from .third_derivatives.weight_gradients import deferred
 
 
 def trace_squared_penalty(

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...ground.errors import SpiritlevelError
-from .accumulation import leftover_gradients, refuse_accumulated
 from .perturbation import (
     Block,
     Displacement,
@@ -32,6 +31,8 @@ from .perturbed_checks import (
     check_radius,
     check_whole,
     check_wrappable,
+    leftover_gradients,
+    refuse_accumulated,
 )
 from .running_statistics import untouched_statistics
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ...ground.plain_text import visible
 from ...measures import EVERY, registered_cards
 from ...measures.confounders import MEASURED_ALONG
+from ...records.content import (
+    Cell,
+    Column,
+    Part,
+    Table,
+    Text,
+)
 from ...records.measurements import (
+    SHORT,
     Measurement,
     Report,
     Status,
-    aligned,
-    read_json,
 )
 from ...records.notebooks import Shown
-from ...records.reading import Misread, read_as
+from ...records.reading import Misread, Saved, to_plain
 from ...symmetries import CONFIDENCE_ONLY
 from .verdict import (
     REFINE,
@@ -34,33 +39,27 @@ from .verdict import (
     strength,
 )
 
-FORMAT = "spiritlevel-audit-2"
+VALUE = Column("value", form=SHORT, wide=True)
+ANSWERS = ("scale", "confidence")  # what a measure is asked for
 UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up to 25
 # Relative: a wider error would hide what moves do to some measures, 1.3 to 1.5 times. Two estimates
 # that are refined to the usual 5 % come to 0.108.
 HIDING = 0.12
 
 
-class Audit(Shown):
+@dataclasses.dataclass(eq=False, repr=False)
+class Audit(Shown, Saved):
     """The values before and after every move, and what they show."""
 
-    def __init__(
-        self,
-        original: Report,
-        moved: Mapping[str, Sequence[Report]],
-        *,
-        moves: Mapping[str, str],
-        absent: Mapping[str, str],
-        unexplored: str = "",
-    ) -> None:
-        """`moved` holds a report for each draw of a move's factors.
+    CALLED: ClassVar = "the audit"
+    EXTENDED: ClassVar = True  # by the verdicts
+    FORMAT: ClassVar = "spiritlevel-audit-2"
 
-        `moves` describes what was done, `absent` why other moves do not apply to the network, and
-        `unexplored` which symmetries may have been missed.
-        """
-        self.original = original
-        self.moved = {move: list(reports) for move, reports in moved.items()}
-        self.moves, self.absent, self.unexplored = dict(moves), dict(absent), unexplored
+    original: Report
+    moved: Mapping[str, Sequence[Report]]  # a report for each draw of a move's factors
+    moves: Mapping[str, str] = dataclasses.field(kw_only=True)  # what each of them does
+    absent: Mapping[str, str] = dataclasses.field(kw_only=True)  # why others do not apply
+    unexplored: str = dataclasses.field(default="", kw_only=True)  # symmetries perhaps missed
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {verdict.kind}" for name, verdict in self.verdicts.items())
@@ -137,14 +136,21 @@ class Audit(Shown):
 
     # -- writing -----------------------------------------------------------------------------
 
-    def __str__(self) -> str:
-        rows = [("measure", "value", *self.moved, "scale", "confidence", "verdict")]
+    def describe(self) -> list[Part]:
+        """A row for each measure: its value, what the moves did to it, and the verdict."""
+        columns = [
+            Column("measure"),
+            VALUE,
+            *(Column(move, group="moves") for move in self.moved),
+            *(Column(question, kind="word", group="answers") for question in ANSWERS),
+            Column("verdict", kind="word"),
+        ]
+        rows: list[list[Cell]] = []
         for measure, verdict in self.verdicts.items():
             cells = (cell(self, measure, move) for move in self.moved)
-            value = f"{self.original[measure].value:.4g}"
-            answers = ("", "") if verdict.kind == "confounder" else _answers(verdict)
-            rows.append((measure, value, *cells, *answers, verdict.kind))
-        return visible("\n".join([aligned(rows), "", *self.findings()]), keep="\n")
+            value = self.original[measure].value
+            rows.append([measure, value, *cells, *answers(verdict), verdict.kind])
+        return [Table(columns, rows), Text(self.findings(), bullets=True)]
 
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""
@@ -153,15 +159,12 @@ class Audit(Shown):
             f"within an error of at most {HIDING:.0%}, ? is not decided."
         ]
         lines += [f"{move}: {text}." for move, text in self.moves.items()]
-        lines += [
-            f"{move} does not apply to this network: {why}." for move, why in self.absent.items()
-        ]
+        lines += self.not_made()
         if not self.preserving:
             lines.append(
                 "No symmetry was found, so the audit cannot show that a number is misleading."
             )
-        if self.unexplored:
-            lines.append(f"Not all symmetries were tested: {self.unexplored}.")
+        lines += self.not_tested()
         by_kind: dict[Kind, list[str]] = {}
         for measure, verdict in self.verdicts.items():
             by_kind.setdefault(verdict.kind, []).append(measure)
@@ -177,6 +180,16 @@ class Audit(Shown):
             lines.append(self._confounder(name, m))
         return lines
 
+    def not_made(self) -> list[str]:
+        """The moves that do not apply to this network, and why."""
+        return [
+            f"{move} does not apply to this network: {why}." for move, why in self.absent.items()
+        ]
+
+    def not_tested(self) -> list[str]:
+        """Which symmetries may have been missed; empty if none."""
+        return [f"Not all symmetries were tested: {self.unexplored}."] if self.unexplored else []
+
     def _confounder(self, name: str, m: Measurement) -> str:
         changes = [
             f"{self.factor(name, move):.3g} times under {move}"
@@ -185,52 +198,21 @@ class Audit(Shown):
         ]
         open_ = [move for move in self.moved if self.has_moved(name, move) is None]
         changes += [f"not decided under {move}" for move in open_]
-        text = f"The {MEASURED_ALONG[name]} ({name}) is {m.value:.4g}"
+        text = f"The {MEASURED_ALONG[name]} ({name}) is {m.value:{SHORT}}"
         return f"{text}; {', '.join(changes) or 'no move that was tried changes it'}."
 
     def to_dict(self) -> dict[str, Any]:
-        """The audit in plain types, ready for JSON."""
-        return {
-            "format": FORMAT,
-            "original": self.original.to_dict(),
-            "moved": {
-                move: [report.to_dict() for report in draws] for move, draws in self.moved.items()
-            },
-            "moves": self.moves,
-            "absent": self.absent,
-            "unexplored": self.unexplored,
-            "verdicts": {n: dataclasses.asdict(v) for n, v in self.verdicts.items()},
-        }
+        """The audit in plain types, ready for JSON, with its verdicts."""
+        return super().to_dict() | {"verdicts": to_plain(self.verdicts)}
 
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text; `Audit.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Audit:
-        """Read what `to_json` wrote."""
-        return read_json(text, "Audit", FORMAT, cls._from_dict)
-
-    @classmethod
-    def _from_dict(cls, data: Mapping[str, Any]) -> Audit:
-        moved = read_as(Mapping[str, Any], data["moved"], "the audit's moved")
-        original = Report.from_dict(data["original"])
-        reports: dict[str, list[Report]] = {}
-        for move, draws in moved.items():
-            each = read_as(list[Any], draws, f"the audit's {move!r}")
-            reports[move] = [Report.from_dict(report) for report in each]
-            if not each:
+    def check_parts(self) -> None:
+        """Refuse moves without draws, and draws without a measure of the original."""
+        for move, reports in self.moved.items():
+            if not reports:
                 raise Misread(f"the audit has no draws under {move!r}")
-            for report in reports[move]:
-                if missing := [name for name in original if name not in report]:
+            for report in reports:
+                if missing := [name for name in self.original if name not in report]:
                     raise Misread(f"the audit has no {missing[0]!r} under {move!r}")
-        return cls(
-            original,
-            reports,
-            moves=read_as(Mapping[str, str], data["moves"], "the audit's moves"),
-            absent=read_as(Mapping[str, str], data["absent"], "the audit's absent"),
-            unexplored=read_as(str, data["unexplored"], "the audit's unexplored"),
-        )
 
 
 def cell(audit: Audit, measure: str, move: str) -> str:
@@ -241,8 +223,11 @@ def cell(audit: Audit, measure: str, move: str) -> str:
     return f"{audit.factor(measure, move):.3g}" if outcome else "="
 
 
-def _answers(verdict: Verdict) -> tuple[str, str]:
-    return verdict.scale.kind, verdict.confidence.kind
+def answers(verdict: Verdict) -> list[Cell]:
+    """Those behind a verdict, as a table shows them; a confounder is asked for none."""
+    if verdict.kind == "confounder":
+        return [None, None]
+    return [verdict.scale.kind, verdict.confidence.kind]
 
 
 def _ratio(before: float, after: float) -> float:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ...ground.errors import SpiritlevelError
 from ...ground.plain_text import visible
 from ...measures.confounders import GINI, MEASURED_ALONG
-from ...records.measurements import (
-    Measurement,
-    Report,
-    aligned,
-    read_json,
+from ...records.content import (
+    Column,
+    Part,
+    Table,
+    Text,
 )
-from ...records.notebooks import Shown
-from ...records.reading import Misread, read_as
+from ...records.measurements import Measurement, Report
+from ...records.notebooks import Shown, as_text
+from ...records.reading import Misread, Saved, to_plain
 from .. import measuring as api
 from . import sentences
 from .answer import Ranking, scale_free
@@ -40,31 +40,30 @@ from .ranking import (
     places,
 )
 
-FORMAT = "spiritlevel-comparison-1"
 
+@dataclasses.dataclass(eq=False, repr=False)
+class Comparison(Shown, Saved):
+    """Reports of several networks on the same data, and what can be read off them.
 
-class Comparison(Shown):
-    """Reports of several networks on the same data, and what can be read off them."""
+    Raises SpiritlevelError for fewer than two networks, or reports that do not go together.
+    """
 
-    def __init__(
-        self,
-        reports: Mapping[str, Report],
-        *,
-        matched: Mapping[str, Report] | None = None,
-        unmatched: str = "",
-    ) -> None:
-        """`matched` are the same networks at equal confidence; `unmatched` says why there are none.
+    CALLED: ClassVar = "the comparison"
+    EXTENDED: ClassVar = True  # by all that follows from the reports
+    FORMAT: ClassVar = "spiritlevel-comparison-1"
 
-        Raises SpiritlevelError for fewer than two networks, or reports that do not go together.
-        """
+    reports: Mapping[str, Report]
+    # the same networks at equal confidence, or why there are none
+    matched: Mapping[str, Report] | None = dataclasses.field(default=None, kw_only=True)
+    unmatched: str = dataclasses.field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        reports = self.reports
         if len(reports) < 2:
             raise SpiritlevelError(
                 f"A comparison needs at least two networks. Got {len(reports)}. Pass "
                 "{name: model, …} with the checkpoints to set side by side."
             )
-        self.reports = dict(reports)
-        self.matched = None if matched is None else dict(matched)
-        self.unmatched = unmatched
         first = next(iter(self.reports.values()))
         self.measures = [name for name in first if all(name in r for r in self.reports.values())]
         counts = {int(r.settings["num_samples"]) for r in self.reports.values()}
@@ -284,9 +283,28 @@ class Comparison(Shown):
     def __repr__(self) -> str:
         return visible(f"Comparison({', '.join(self.reports)}: {self.summary()[0]})")
 
-    def __str__(self) -> str:
-        lines = [*self.summary(), "", aligned(self.ranking_rows()), "", *self.findings()]
-        return visible("\n".join(lines), keep="\n")
+    def describe(self) -> list[Part]:
+        """The answer, the ranking, and what is found of every two networks."""
+        heading, *rows = self.ranking_rows()
+        columns = [Column(heading[0], kind="name"), *map(Column, heading[1:])]
+        return [
+            Text(self.summary()),
+            Table(columns, rows),
+            Text(self.findings(), bullets=True),
+        ]
+
+    def describe_details(self) -> list[Part]:
+        """All measures of all networks, and all that was found of every two of them."""
+        parts: list[Part] = []
+        for matched in (False, True) if self.matched is not None else (False,):
+            title = "at equal confidence" if matched else "as the networks are"
+            networks = [Column(name, kind="name", group="networks") for name in self.reports]
+            rows = [
+                [measure, *(self.cell(measure, name, matched=matched) for name in self.reports)]
+                for measure in self.measures
+            ]
+            parts.append(Table([Column(title), *networks], rows))
+        return [*parts, Text(self.detailed_findings(), bullets=True)]
 
     def summary(self) -> list[str]:
         """The answer, in sentences."""
@@ -330,16 +348,7 @@ class Comparison(Shown):
 
     def details(self) -> str:
         """All measures of all networks, and all that was found of every two of them."""
-        names = list(self.reports)
-        parts = []
-        for matched in (False, True) if self.matched is not None else (False,):
-            title = "at equal confidence" if matched else "as the networks are"
-            cells = [
-                (m, *(self.cell(m, name, matched=matched) for name in names)) for m in self.measures
-            ]
-            parts += [aligned([(title, *names), *cells]), ""]
-        parts += self.detailed_findings()
-        return visible("\n".join(parts), keep="\n")
+        return as_text(self.describe_details())
 
     def detailed_findings(self) -> list[str]:
         """How the ranks are read, then a paragraph with all that was found of every two networks.
@@ -352,53 +361,25 @@ class Comparison(Shown):
         return lines + sentences.unchecked(self.unchecked())
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison in plain types, ready for JSON."""
-        return {
-            "format": FORMAT,
-            "reports": {name: report.to_dict() for name, report in self.reports.items()},
-            "matched": None
-            if self.matched is None
-            else {name: report.to_dict() for name, report in self.matched.items()},
-            "unmatched": self.unmatched,
-            "ranks": {
-                measure: {n: dataclasses.asdict(p) for n, p in self.places(measure).items()}
-                for measure in self.ranked
-            },
+        """The comparison in plain types, ready for JSON, with what follows from its reports."""
+        following = {
+            "ranks": {measure: self.places(measure) for measure in self.ranked},
             "directions": {name: self.directions.get(name) for name in self.measures},
-            "disagreements": [dataclasses.asdict(d) for d in self.disagreements()],
-            "explained": [dataclasses.asdict(e) for e in self.explained()],
-            "also_differing": [_plain(d) for d in self.also_differing()],
+            "disagreements": self.disagreements(),
+            "explained": self.explained(),
+            "also_differing": [_with_directions(d) for d in self.also_differing()],
             "unchecked": self.unchecked(),
-            "answer": None if (answer := self.answer()) is None else dataclasses.asdict(answer),
+            "answer": self.answer(),
         }
+        return super().to_dict() | {key: to_plain(value) for key, value in following.items()}
 
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text; `Comparison.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Comparison:
-        """Read what `to_json` wrote."""
-        return read_json(text, "Comparison", FORMAT, cls._from_dict)
-
-    @classmethod
-    def _from_dict(cls, data: Mapping[str, Any]) -> Comparison:
-        parts = {
-            part: read_as(Mapping[str, Any] | None, data[part], f"the comparison's {part}")
-            for part in ("reports", "matched")
-        }
-        reports, matched = (
-            None if part is None else {name: Report.from_dict(each) for name, each in part.items()}
-            for part in parts.values()
-        )
-        unmatched = read_as(str, data["unmatched"], "the comparison's unmatched")
-        comparison = cls(reports or {}, matched=matched, unmatched=unmatched)
-        if matched is not None and set(matched) != set(comparison.reports):
+    def check_parts(self) -> None:
+        """Refuse reports at equal confidence that are of other networks."""
+        if self.matched is not None and set(self.matched) != set(self.reports):
             raise Misread("the comparison's matched and reports are of different networks")
-        return comparison
 
 
-def _plain(difference: AlsoDiffering) -> dict[str, Any]:
+def _with_directions(difference: AlsoDiffering) -> dict[str, Any]:
     pairs = [dataclasses.asdict(p) | {"direction": p.direction} for p in difference.confounders]
     return dataclasses.asdict(difference) | {"confounders": pairs}
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...engine.weight_space.noise import normal_numbers
-from ...engine.weight_space.perturbed import Weights
+from ...engine.weight_space.perturbed import Weights, normal_numbers
 from ...ground.errors import SpiritlevelError
 from ...model.surface import Surface
 
@@ -33,7 +32,7 @@ def random_direction(surface: Surface, *, seed: int, number: int, biases: bool) 
     numbers = normal_numbers(surface, seed, "landscape", number)
     direction: Weights = {}
     for name, parameter in surface.parameters.items():
-        module = surface.module(surface.layer_of(name))
+        module = surface.layers.module(surface.layers.of(name))
         if parameter.dim() <= 1 or isinstance(module, NORMALIZATIONS):
             if not biases:
                 continue

@@ -18,8 +18,7 @@ from spiritlevel.pages.figures.style import (
     title,
 )
 
-from ...population.epoch_rows import numbers_of
-from ...population.population import Population
+from ...population.population import Population, numbers_of
 from ...population.storage.store import Store
 from .columns import (
     EPOCH_WORDS,

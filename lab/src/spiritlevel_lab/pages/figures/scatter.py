@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.pages.content import fitted_line
 from spiritlevel.pages.figures.style import (
     COLOURS,
     COLUMN,
@@ -22,6 +21,7 @@ from spiritlevel.pages.figures.style import (
     title,
     y_label,
 )
+from spiritlevel.pages.fitted_line import fitted_line
 
 from ...population.population import Population
 from ...population.storage.store import Store

@@ -6,8 +6,8 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from spiritlevel.pages.content import Page
 from spiritlevel.pages.report import register_folder_page, register_page
+from spiritlevel.records.content import Page
 from spiritlevel.results import Progress
 
 from ...population import population_statistics

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from spiritlevel.measures import names
-from spiritlevel.pages.content import (
+from spiritlevel.records.content import (
     Cards,
     Page,
     Section,
@@ -18,7 +18,7 @@ from ...population import population_statistics
 from ...population.population import Population, label
 from ...population.runs.outcomes import DIVERGED
 from ...population.settings.definition import Study
-from ...population.settings.given_networks import axes_of
+from ...population.settings.networks import axes_of
 from ...population.storage.store import Store
 from ...statistics import MeasureStatistics, StudyStatistics
 from ...statistics.correlations import FINDINGS

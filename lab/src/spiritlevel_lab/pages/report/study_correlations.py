@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from spiritlevel.pages.content import (
+from spiritlevel.records.content import (
     Cell,
     Coefficient,
     Column,

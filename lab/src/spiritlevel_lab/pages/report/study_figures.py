@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from spiritlevel.pages.content import (
+from spiritlevel.records.content import (
     Cell,
     Chart,
     Column,

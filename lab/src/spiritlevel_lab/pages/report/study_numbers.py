@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spiritlevel.pages.content import Cell
+from spiritlevel.records.content import Cell
 
 from ...population.population import label
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spiritlevel.pages.content import (
+from spiritlevel.records.content import (
     Cell,
     Chart,
     Column,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spiritlevel.pages.content import (
+from spiritlevel.records.content import (
     Cell,
     Column,
     Section,

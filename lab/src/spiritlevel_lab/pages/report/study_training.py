@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from spiritlevel.pages.content import (
+from spiritlevel.records.content import (
     Cell,
     Chart,
     Column,
@@ -14,8 +14,7 @@ from spiritlevel.pages.content import (
     Table,
 )
 
-from ...population.epoch_rows import numbers_of
-from ...population.population import Population, Row
+from ...population.population import Population, Row, numbers_of
 from .study_numbers import quartiles
 
 MOST_EPOCHS = 100  # drawn; a curve of a thousand looks the same

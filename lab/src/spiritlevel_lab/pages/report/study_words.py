@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spiritlevel.measures import get, names
-from spiritlevel.pages.content import Coefficient
-from spiritlevel.pages.report.series import LINE
+from spiritlevel.pages.report.for_browsers import LINE
+from spiritlevel.records.content import Coefficient
 
 from ...population.population import TARGETS
 from ...statistics import Correlation

@@ -16,8 +16,8 @@ from typing import TypeVar
 from spiritlevel.ground.errors import SpiritlevelError
 
 from ...population.storage import schema
+from ...population.storage.copies import copy_store, files_of
 from ...population.storage.database import DATABASE
-from ...population.storage.snapshots import copy_store, files_of
 from .reading import Unreadable, cause, stamp
 
 TRIES = 5

@@ -9,8 +9,8 @@ import pathlib
 import threading
 from typing import Any
 
+from ...population.storage.copies import files_of
 from ...population.storage.database import DATABASE
-from ...population.storage.snapshots import files_of
 from .monitors import SUFFIXES, monitor_state
 from .reading import (
     Stamp,

@@ -11,11 +11,11 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...population.executors.pace import seconds_left
+from ...population.executors.progress import seconds_left
 from ...population.population import LAST_EPOCH, Population, Row
 from ...population.population_statistics import default_target
 from ...population.settings.definition import VARIANT, Study
-from ...population.settings.given_networks import axes_of
+from ...population.settings.networks import axes_of
 from ...population.storage.database import loaded
 from . import database
 from .reading import Unreadable, number

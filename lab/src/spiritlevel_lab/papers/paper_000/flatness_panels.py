@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from spiritlevel.math.kde import GaussianMixture, scott
+from spiritlevel.records.content import Figure, Series
 
+from ...claims.experiment import Row
 from ...claims.rows import column
-from ..experiment import Figure, Row, Series
-from .optimizers import HEAD
+from .optimizers_and_rates import HEAD
 
 FLATNESS = "relative flatness of the head"
 PLACES, MARGIN = 80, 0.6  # of a density: points, and decades beyond the outermost networks

@@ -9,17 +9,16 @@ import torch
 
 from spiritlevel.ground.errors import SpiritlevelError
 
-from ...population.registry import task
+from ...claims.experiment import Row
+from ...population.registry import NoArguments, read_task, task
+from ...population.run_results import EpochRow, History, RunResult
 from ...population.runs.measuring import complete, measure_network
-from ...population.runs.network_run import NetworkRun
+from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
-from ...population.runs.results import EpochRow, History, RunResult
 from ...population.runs.running import evaluate, train
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
-from ...population.settings.task_arguments import NoArguments, read_task
 from ...statistics import spearman
-from ..experiment import Row
 
 KAPPA = "head.kappa"
 SHARES = (0, 5, 10, 25, 50, 75, 100)  # of the epochs, in %

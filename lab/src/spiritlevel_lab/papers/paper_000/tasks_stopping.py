@@ -15,15 +15,14 @@ import torch
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.training.stopping import FlatnessStopping, Rule
 
-from ...population.registry import task
+from ...population.registry import read_task, task
+from ...population.run_results import RunResult
 from ...population.runs.measuring import complete
-from ...population.runs.network_run import NetworkRun
+from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
-from ...population.runs.results import RunResult
 from ...population.runs.running import train
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
-from ...population.settings.task_arguments import read_task
 from .tasks_dynamics import Moment, check_followed, moments
 
 RULES: tuple[Rule, ...] = get_args(Rule)

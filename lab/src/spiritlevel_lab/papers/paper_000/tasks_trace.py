@@ -22,12 +22,11 @@ from torch.nn import functional as F
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.verbs import measuring as api
 
-from ...population.registry import task
-from ...population.runs.results import RunResult
+from ...population.registry import read_task, task
+from ...population.run_results import RunResult
 from ...population.runs.run_data import derived_generator
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
-from ...population.settings.task_arguments import read_task
 
 METHODS = ("closed", "autograd", "functorch", "hutchinson")
 IMAGES, KERNELS = "task.images", "task.kernels"
@@ -101,8 +100,8 @@ def functorch(model: nn.Module, x: Tensor, y: Tensor) -> Result:
     """A whole Hessian for every sample at once: as many numbers as samples × weights²."""
     weight = _weight(model)
 
-    def loss(given: Tensor, image: Tensor, target: Tensor) -> Tensor:
-        outputs = functional_call(model, {"head.weight": given}, (image[None],))
+    def loss(weights: Tensor, image: Tensor, target: Tensor) -> Tensor:
+        outputs = functional_call(model, {"head.weight": weights}, (image[None],))
         return F.cross_entropy(outputs, target[None])
 
     whole = vmap(hessian(loss), in_dims=(None, 0, 0))(weight.detach(), x, y)

@@ -8,18 +8,16 @@ import dataclasses
 import torch
 from torch import nn
 
-from ...population.registry import task
+from ...population.registry import read_task, task
+from ...population.run_results import RunResult
 from ...population.runs.measuring import complete
-from ...population.runs.network_run import NetworkRun
-from ...population.runs.networks import head_path
+from ...population.runs.networks import NetworkRun, head_path
 from ...population.runs.outcomes import DIVERGED
-from ...population.runs.results import RunResult
 from ...population.runs.run_data import load_data
 from ...population.runs.running import train
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
 from ...population.settings.sections import DataSettings
-from ...population.settings.task_arguments import read_task
 from .tasks_dynamics import (
     SHARES,
     before_training,

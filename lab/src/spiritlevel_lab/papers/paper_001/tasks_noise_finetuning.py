@@ -9,20 +9,19 @@ import torch
 
 from spiritlevel.inputs.checkpoints import checkpoint_bytes
 
-from ...population.registry import task
-from ...population.runs.measuring import measure_network
-from ...population.runs.network_run import NetworkRun
-from ...population.runs.results import (
+from ...population.registry import read_task, task
+from ...population.run_results import (
     EpochRow,
     History,
     MeasurementRow,
     RunResult,
 )
+from ...population.runs.measuring import measure_network
+from ...population.runs.networks import NetworkRun
 from ...population.runs.running import train
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
 from ...population.settings.stop import StopSettings
-from ...population.settings.task_arguments import read_task
 
 STANDARD, FITTED, WEAK, STRONG = STAGES = ("standard", "fitted", "weak", "strong")
 TRAIN, TEST, EPOCHS = "task.train_accuracy", "task.test_accuracy", "task.epochs"

@@ -14,24 +14,23 @@ from torch.nn import functional as F
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.checkpoints import checkpoint_bytes
 
-from ...population.registry import task
-from ...population.runs.attempts import current
-from ...population.runs.epochs import Epochs
-from ...population.runs.measuring import measure_network
-from ...population.runs.network_run import NetworkRun
-from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
-from ...population.runs.results import (
+from ...population.registry import read_task, task
+from ...population.run_results import (
     EpochMeasurementRow,
     EpochRow,
     History,
     MeasurementRow,
     RunResult,
 )
+from ...population.runs.epochs import Epochs
+from ...population.runs.measuring import measure_network
+from ...population.runs.networks import NetworkRun
+from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...population.runs.run_data import RunData
 from ...population.runs.running import evaluate
 from ...population.runs.tasks import number_row, task_result
+from ...population.runs.training_snapshots import current
 from ...population.settings.run import RunSettings
-from ...population.settings.task_arguments import read_task
 
 STEP, TRAIN, TEST = "task.step", "task.train_accuracy", "task.test_accuracy"
 SIGNAL = "task.signal_norm"
@@ -168,14 +167,6 @@ def as_tokens(images: Tensor, levels: int) -> Tensor:
             f"{images.dtype} of shape {tuple(images.shape)}. Set levels to 0 for token ids."
         )
     return (images.flatten(1).clamp(0, 1) * levels).round().long() + 1
-
-
-def at_points(row: Any, name: str) -> list[float]:
-    """NAME/1, NAME/2, … of a run, as far as it came."""
-    values: list[float] = []
-    while row.get(f"{name}/{len(values) + 1}") is not None:
-        values.append(row[f"{name}/{len(values) + 1}"])
-    return values
 
 
 def steps_at(rows: Sequence[Any], points: int) -> list[float]:

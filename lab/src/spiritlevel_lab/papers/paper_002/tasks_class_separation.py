@@ -13,12 +13,11 @@ from torch.nn import functional as F
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.verbs import measuring as api
 
-from ...population.registry import task
-from ...population.runs.results import EpochRow, RunResult
+from ...population.registry import read_task, task
+from ...population.run_results import EpochRow, RunResult
 from ...population.runs.run_data import derived_generator
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
-from ...population.settings.task_arguments import read_task
 from .class_separation import (
     Clouds,
     fit_logistic,

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.inputs.checkpoints import checkpoint_bytes
+from spiritlevel.inputs.checkpoints import checkpoint_bytes, load_checkpoint
 
-from ...population.registry import task
+from ...population.registry import read_task, task
+from ...population.run_results import (
+    EpochRow,
+    History,
+    MeasurementRow,
+    RunResult,
+)
 from ...population.runs.measuring import measure_network
-from ...population.runs.network_run import NetworkRun
+from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
-from ...population.runs.results import MeasurementRow, RunResult
 from ...population.runs.run_data import derived_generator
 from ...population.runs.running import train
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
-from ...population.settings.task_arguments import read_task
+from ...population.storage.store import Store
 from .rescaling import (
     KINDS,
     LAYERS,
@@ -28,11 +34,12 @@ from .rescaling import (
     output_change,
     rescaled,
 )
-from .tasks_population import take_over
 
 CHANGE = "task.output_change"
 HESSIAN = {"scaled.trace": "task.trace", "scaled.lambda_max": "task.lambda_max"}
 CHECKED = 512  # samples on which the rescaled network must give the same outputs
+# All that training depends on.
+SAME = ("model", "data", "training", "interventions", "stop", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +93,8 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 
 
-def _kinds(given: str) -> list[str]:
-    kinds = given.split()
+def _kinds(words: str) -> list[str]:
+    kinds = words.split()
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise SpiritlevelError(
             f"The study's task.rescale must hold the words {' and '.join(KINDS)}, one of them or "
@@ -125,3 +132,36 @@ def _without_norm(row: MeasurementRow, model: nn.Module, name: str) -> Measureme
         stderr=None if row.stderr is None else row.stderr / square,
         data_stderr=None if row.data_stderr is None else row.data_stderr / square,
     )
+
+
+def take_over(folder: str, settings: RunSettings, model: nn.Module) -> History:
+    """Put the weights of the same network in that study into `model`; how its training went."""
+    wanted = _training_of(settings)
+    with Store.open(folder) as store:
+        runs = [row for row in store.rows("runs") if _is_same(row, wanted)]
+        if len(runs) != 1:
+            raise SpiritlevelError(
+                f"The study in {folder!r} (task.population) must have one finished run with the "
+                f"same model, data, training, stop and seed as {settings.axes}, seed "
+                f"{settings.seed}. It has {len(runs)}. Run that study to its end first, with the "
+                "same preset and the same --set."
+            )
+        [run] = runs
+        epochs = [_epoch(row) for row in store.rows("epochs") if row["run"] == run["id"]]
+        path = store.checkpoint(run["id"])
+    if run["outcome"] != DIVERGED:
+        load_checkpoint(model, path)
+    return History(epochs=epochs, outcome=run["outcome"])
+
+
+def _training_of(settings: RunSettings) -> dict[str, Any]:
+    return {key: value for key, value in settings.to_dict().items() if key in SAME}
+
+
+def _is_same(row: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    settings = RunSettings.from_json(row["settings"], row["axes"])
+    return row["status"] == "done" and _training_of(settings) == wanted
+
+
+def _epoch(row: dict[str, Any]) -> EpochRow:
+    return EpochRow(**{key: value for key, value in row.items() if key != "run"})

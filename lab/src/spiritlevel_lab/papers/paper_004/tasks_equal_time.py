@@ -10,16 +10,15 @@ import torch
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.checkpoints import checkpoint_bytes
 
-from ...population.registry import task
+from ...population.registry import read_task, task
+from ...population.run_results import EpochRow, RunResult
 from ...population.runs.epochs import Epochs
 from ...population.runs.measuring import measure_network
-from ...population.runs.network_run import NetworkRun
+from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
-from ...population.runs.results import EpochRow, RunResult
 from ...population.runs.running import evaluate
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
-from ...population.settings.task_arguments import read_task
 from .tasks_flatness_penalty import clock
 
 SECONDS, EPOCHS = "task.training_seconds", "task.epochs"

@@ -15,19 +15,17 @@ from torch.nn import functional as F
 from spiritlevel.inputs.checkpoints import checkpoint_bytes
 from spiritlevel.training.penalties.flatness_penalty import FlatnessPenalty
 
-from ...population.registry import task
-from ...population.runs.attempts import current
-from ...population.runs.batch_changes import BatchChanges
-from ...population.runs.epochs import random_states, restore_random_states
-from ...population.runs.network_run import NetworkRun
+from ...population.registry import read_task, task
+from ...population.run_results import EpochRow, RunResult
+from ...population.runs.epochs import BatchChanges, random_states, restore_random_states
+from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import ALL_EPOCHS
-from ...population.runs.results import EpochRow, RunResult
 from ...population.runs.run_data import derived_generator
 from ...population.runs.running import evaluate
-from ...population.runs.schedules import rate_factor
+from ...population.runs.steps import rate_factor
 from ...population.runs.tasks import task_result
+from ...population.runs.training_snapshots import current
 from ...population.settings.run import RunSettings
-from ...population.settings.task_arguments import read_task
 
 FLATNESS, LAST = "task.average_flatness", "task.last_flatness"
 BEST, SECONDS = "task.best_accuracy", "task.training_seconds"

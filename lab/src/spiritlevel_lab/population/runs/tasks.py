@@ -21,15 +21,15 @@ from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.results import Measurement, Report, Status
 
 from ..registry import find_task
-from ..settings.run import RunSettings
-from .measuring import machine
-from .outcomes import TASK_DONE
-from .results import (
+from ..run_results import (
     MeasurementRow,
     RunResult,
     row_of,
     rows_of,
 )
+from ..settings.run import RunSettings
+from .machine import machine
+from .outcomes import TASK_DONE
 
 OF_THE_RUN = ("outcome", "num_train", "num_test", "attempt", "seconds", "machine", "error")
 OF_A_ROW = ("run", "status", "seed", "epoch", *OF_THE_RUN)  # whatever the study

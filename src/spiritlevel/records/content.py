@@ -1,0 +1,262 @@
+"""What records tell of themselves, and what pages consist of: plain data.
+
+It is shown as text and in notebooks (`notebooks`), in a terminal (`cli/tables`), as Markdown
+(`pages/markdown`) and as HTML (`pages/report`), with the same digits everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from .reading import UNSAVED
+
+FORMAT = "spiritlevel-page-1"
+
+
+@dataclasses.dataclass(frozen=True)
+class IntervalEstimate:
+    """A value, the ends of its 95 % interval (nan where n is too small for one), and n."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        if math.isnan(self.low):
+            return f"{plain(self.value)} (n = {self.n}, no interval)"
+        value, low, high = (plain(each, 3) for each in (self.value, self.low, self.high))
+        return f"{value} [{low}, {high}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Coefficient:
+    """A correlation with the ends of its interval (nan where there is none), in one cell.
+
+    >>> print(Coefficient(-0.5, -0.75, 0.25))
+    −0.50 [−0.75, +0.25]
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.shown} {self.interval}".rstrip()
+
+    @property
+    def shown(self) -> str:
+        """The value without its interval."""
+        return f"{self.value:+.2f}".replace("-", "−")
+
+    @property
+    def interval(self) -> str:
+        """Both ends; "" where there is no interval."""
+        if math.isnan(self.low) or math.isnan(self.high):
+            return ""
+        return f"[{self.low:+.2f}, {self.high:+.2f}]".replace("-", "−")
+
+
+# None is shown as a dash and sorted last.
+Cell = str | float | int | bool | IntervalEstimate | Coefficient | None
+
+
+# "mark" says how far the number before it can be trusted, and "name" comes from outside, so that it
+# may have to be broken; a long "note" stands below the table.
+Kind = Literal["number", "word", "mark", "note", "name"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """What a column of a table says, and how its cells are shown."""
+
+    title: str
+    help: str = ""  # on a page: shown when the title is pointed at or focused
+    # How it is shown, which is not written with a page.
+    form: str = dataclasses.field(default="", metadata=UNSAVED)  # of its floats, as in ".6g"
+    kind: Kind = dataclasses.field(default="number", metadata=UNSAVED)
+    # Where there is little room, columns of one group are shown without those of others, and wide
+    # columns are left out.
+    group: str = dataclasses.field(default="", metadata=UNSAVED)
+    wide: bool = dataclasses.field(default=False, metadata=UNSAVED)
+
+    def shown(self, value: float) -> str:
+        """A float in this column, in text."""
+        return f"{value:{self.form or '.4g'}}"
+
+    @property
+    def digits(self) -> int | None:
+        """How many digits its floats have; None where every renderer decides."""
+        if not self.form:
+            return None
+        return int(self.form[1:-1]) + (self.form[-1] == "e")
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows under headings; a cell that has an interval shows it as well.
+
+    A table on an HTML page needs an `id`, the anchor that leads to it.
+    """
+
+    columns: Sequence[str | Column]
+    rows: Sequence[Sequence[Cell]]
+    id: str = ""
+    title: str = ""
+    caption: str = ""  # says what is in it
+
+    @property
+    def headings(self) -> list[Column]:
+        """The columns, each with its help text."""
+        return [Column(each) if isinstance(each, str) else each for each in self.columns]
+
+    @property
+    def names_rows(self) -> bool:
+        """Whether the first column says what a row is about, and is no number itself."""
+        return not all(isinstance(row[0], float) for row in self.rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Notes:
+    """What belongs to the part above: what was counted, and lines on how it came about."""
+
+    passes: str  # over the data
+    samples: int
+    lines: Sequence[str] = ()
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was counted, then the lines."""
+        return [f"{self.samples} samples, {self.passes} over the data", *self.lines]
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One line of a figure; `low` and `high` are the ends of the intervals, where there are any."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    ring: bool = False  # a mark that shows what lies on it
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """Lines with error bars in one pair of axes; with `points`, marks that are not joined.
+
+    It can be drawn into a file and in a browser. A figure on an HTML page needs an `id`.
+    """
+
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    log_x: bool = False
+    log_y: bool = False
+    points: bool = False
+    fitted: bool = False  # with `points`: a line through the marks of each series that has enough
+    density: bool = False  # with `points`: in a file, contours of how dense the marks lie
+    id: str = ""
+    title: str = ""
+    caption: str = ""
+    names: str = ""  # what the names of the series say, as a heading of the legend
+
+
+@dataclasses.dataclass(frozen=True)
+class Panels:
+    """Figures beside each other, row by row, that are drawn into one file."""
+
+    figures: Sequence[Figure]
+    columns: int
+    id: str = ""
+    title: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """An interactive picture, drawn in the browser from `data` by the script for its `kind`.
+
+    `report/assets/kinds/KIND.js` registers `spiritlevel.kinds[KIND] = (element, data, theme) => …`.
+    Data is JSON; a number that is not finite is null there. `table` holds the same numbers to read.
+    """
+
+    id: str
+    title: str
+    kind: str
+    data: Mapping[str, Any]
+    table: Table
+    caption: str = ""  # what is seen, n, and how far it carries
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Paragraphs; a list where `bullets`."""
+
+    paragraphs: Sequence[str]
+    bullets: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Cards:
+    """The cards of measures, each folded up until it is asked for."""
+
+    names: Sequence[str]
+
+
+Part = Table | Notes | Figure | Chart | Text | Cards
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it."""
+
+    id: str
+    title: str
+    parts: Sequence[Part]
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """A whole report: `facts` (what was measured, n) stand in a box at the top."""
+
+    title: str
+    lead: str  # the one sentence to take away
+    facts: Mapping[str, str]
+    sections: Sequence[Section]
+    highlights: Sequence[str] = ()  # what to know beside the lead
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # folded up below
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types, ready for JSON."""
+        fields: dict[str, Any] = finite(self)
+        return {"format": FORMAT} | fields
+
+
+def finite(value: Any) -> Any:
+    """The same in JSON's types: it has no nan or inf, which become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if dataclasses.is_dataclass(value):
+        shown = (field for field in dataclasses.fields(value) if field.metadata != UNSAVED)
+        return {field.name: finite(getattr(value, field.name)) for field in shown}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return value
+
+
+def plain(value: float, digits: int = 4) -> str:
+    """A few digits, as short as they come; powers of ten below 0.0001 and from a million on.
+
+    >>> plain(0.123456), plain(5.11e8), plain(2282.1, 3), plain(float("nan"))
+    ('0.1235', '5.11e+08', '2280', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    short = f"{value + 0.0:.{digits}g}"  # + 0.0: no minus before a zero
+    return f"{float(short):.0f}" if "e" in short and 1 <= abs(value) < 999_500 else short
