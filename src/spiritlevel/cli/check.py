@@ -25,14 +25,7 @@ from ..inputs.models import build
 from ..records.content import Cell, Table
 from ..verbs import measuring as api
 from ..verbs.reference_problems import ALL
-from . import (
-    check_device,
-    console,
-    inputs,
-    options,
-    subject,
-    tables,
-)
+from . import check_device, console, inputs, options, subject, tables
 from .common import examples
 
 FORMAT = "spiritlevel-reference-1"

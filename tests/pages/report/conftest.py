@@ -11,14 +11,7 @@ from opened_pages import open_page as open_page
 from opened_pages import pytest_runtest_teardown as pytest_runtest_teardown
 from opened_pages import pytest_sessionfinish as pytest_sessionfinish
 from spiritlevel.engine.weight_space.density import SpectralDensity
-from spiritlevel.results import (
-    Audit,
-    Comparison,
-    Cost,
-    Measurement,
-    Report,
-    Status,
-)
+from spiritlevel.results import Audit, Comparison, Cost, Measurement, Report, Status
 from spiritlevel.verbs.spectra import Eigenvalues, Spectrum
 
 SETTINGS = {

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from .. import Study
 from ..population import control
+from ..population.settings.definition import Study
 from .findings import VERDICTS, Agreement
 
 PAPER = "paper"  # the preset that follows the paper

@@ -10,14 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-import spiritlevel_lab as library
-from spiritlevel.cli import (
-    completion,
-    console,
-    inputs,
-    options,
-    subject,
-)
+from spiritlevel.cli import completion, console, inputs, options, subject
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import write_atomically
 from spiritlevel.ground.plain_text import visible
@@ -31,12 +24,7 @@ from ..population import control, export, population_statistics
 from ..population.population import TARGETS, Population
 from ..population.registry import study_names
 from ..population.storage.store import Store
-from . import (
-    claims,
-    figures,
-    study_measure,
-    study_work,
-)
+from . import claims, figures, study_measure, study_work
 from .runs_progress import counted
 
 FORMAT = "spiritlevel-studies-1"  # of the list
@@ -195,7 +183,7 @@ Examples:
 def status(folder: study_work.Folder, json: options.Json = None) -> None:
     """Show the progress of a study."""
     with Store.open(folder) as store:
-        state = library.state(store)
+        state = control.state(store)
     page = console.talk(json)
     page.print(f"{state.name}: {counted(state.counts, state.seconds_left)}", soft_wrap=True)
     for run_id, error in state.failures:

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-import spiritlevel_lab as library
 from spiritlevel.cli import console, inputs, subject
 from spiritlevel.cli.pace import duration
 from spiritlevel.ground.errors import SpiritlevelError
@@ -77,7 +76,7 @@ def work(store: Store, json: str | None, **how: Any) -> None:
         page.print(
             f"in {store.folder}; next: spiritlevel study report {store.folder}", soft_wrap=True
         )
-    subject.write_json(page, json, json_text.dumps(library.state(store).to_dict(), indent=2))
+    subject.write_json(page, json, json_text.dumps(control.state(store).to_dict(), indent=2))
     if counts.failed:
         raise SpiritlevelError(
             f"{counts.failed} of {counts.total} runs failed; the results of the others are kept. "

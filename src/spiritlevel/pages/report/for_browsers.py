@@ -7,15 +7,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from ...records.content import (
-    Cell,
-    Chart,
-    Column,
-    Figure,
-    IntervalEstimate,
-    Part,
-    Table,
-)
+from ...records.content import Cell, Chart, Column, Figure, IntervalEstimate, Part, Table
 from ..fitted_line import fitted_line
 from .markup import number
 from .numbers import filled

@@ -13,16 +13,7 @@ from collections.abc import Mapping
 
 from ...ground.errors import SpiritlevelError
 from ...ground.version import __version__
-from ...records.content import (
-    Cards,
-    Chart,
-    Notes,
-    Page,
-    Part,
-    Section,
-    Table,
-    Text,
-)
+from ...records.content import Cards, Chart, Notes, Page, Part, Section, Table, Text
 from . import cards, markup, scripts
 from .for_browsers import chart_of, for_browser
 from .markup import Links, escape
