@@ -23,6 +23,8 @@ class Keywords(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Change the signatures, once all classes are known."""
+        if pkg.name != "spiritlevel":
+            return
         setups = pkg["measures.setup"]
         for verb in _verbs(pkg):
             kind = setups[verb.parameters["shared"].annotation.slice.name]

@@ -39,7 +39,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 HERE = pathlib.Path(__file__).resolve()
 ROOT = next(folder for folder in HERE.parents if (folder / "pyproject.toml").is_file())
-FOLDERS = ("src/spiritlevel", "experiments/publishing")  # where a break can stand
+FOLDERS = (
+    "src/spiritlevel",
+    "lab/src/spiritlevel_lab",
+    "experiments/publishing",
+)  # where a break can stand
+TESTS = ("tests", "lab/tests")
 LEFT_OUT = (".git", ".venv", "venv", "__pycache__", ".*_cache", "build", "dist", "site")
 BREAKS = HERE.with_suffix(".json")
 TIMEOUT = 300.0  # seconds for one break
@@ -117,9 +122,14 @@ def plant(each: Break, checkout: pathlib.Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def find_tests(names: Iterable[str], tests: pathlib.Path) -> list[str]:
+def test_files(checkout: pathlib.Path) -> list[pathlib.Path]:
+    """The files of tests of both distributions."""
+    return [path for name in TESTS for path in sorted((checkout / name).rglob("test_*.py"))]
+
+
+def find_tests(names: Iterable[str], checkout: pathlib.Path) -> list[str]:
     """Arguments for pytest; "file", "function" and "file::function" are found in any folder."""
-    files = sorted(tests.rglob("test_*.py"))
+    files = test_files(checkout)
     arguments: list[str] = []
     for name in names:
         stem, _, function = name.rpartition("::")
@@ -140,11 +150,11 @@ def run_pytest(
 ) -> tuple[int | None, str]:
     """Exit code (None: it was stopped, with all that it had started) and what pytest wrote."""
     environment = os.environ | {
-        "PYTHONPATH": str(copy / "src"),
+        "PYTHONPATH": os.pathsep.join([str(copy / "src"), str(copy / "lab" / "src")]),
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # the copy is used once
     }
-    tests = find_tests(names, copy / "tests")
+    tests = find_tests(names, copy)
     every = ["-q", "-p", "no:cacheprovider"]
     if not by_day:
         every.append("--all-samples")

@@ -5,10 +5,11 @@ import planted_breaks
 
 def test_every_break_changes_one_place_and_names_tests_that_exist():
     """All files are read once, not once for every break."""
-    tests, places = planted_breaks.ROOT / "tests", planted_breaks.library_files(planted_breaks.ROOT)
+    places = planted_breaks.library_files(planted_breaks.ROOT)
     library = "\0".join(path.read_text(encoding="utf-8") for path in places)
     files: dict[str, str] = {}
-    for path in tests.rglob("test_*.py"):  # two folders may have files of one name
+    # two folders may have files of one name
+    for path in planted_breaks.test_files(planted_breaks.ROOT):
         files[path.stem] = files.get(path.stem, "") + path.read_text(encoding="utf-8")
     together = "\n".join(files.values())
     breaks = planted_breaks.read_breaks()
