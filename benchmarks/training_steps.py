@@ -16,13 +16,7 @@ from harness import Ratio, compare
 from torch import Tensor, nn
 
 from spiritlevel.inputs.models import build, mlp
-from spiritlevel.training import (
-    SAM,
-    FlatnessMonitor,
-    FlatnessPenalty,
-    HeadPenalty,
-    Penalty,
-)
+from spiritlevel.training import SAM, FlatnessMonitor, FlatnessPenalty, HeadPenalty, Penalty
 
 Step = Callable[[], None]
 

@@ -8,13 +8,7 @@ from collections.abc import Sequence
 from spiritlevel.inputs.models.registry import TO_INSTALL
 from spiritlevel.pages import markdown
 from spiritlevel.pages.markdown import escape
-from spiritlevel.records.content import (
-    Cell,
-    Panels,
-    Part,
-    Table,
-    Text,
-)
+from spiritlevel.records.content import Cell, Panels, Part, Table, Text
 from spiritlevel.verbs import measuring as api
 from spiritlevel_lab.claims.experiment import Experiment, Outcome
 from spiritlevel_lab.claims.scale import library_study

@@ -9,12 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spiritlevel.records.content import Cell, Table, plain
-from spiritlevel_lab.claims.scale import (
-    PAPER,
-    images_of,
-    library_study,
-    networks_of,
-)
+from spiritlevel_lab.claims.scale import PAPER, images_of, library_study, networks_of
 from spiritlevel_lab.claims.trained import NotAsked
 from spiritlevel_lab.population.settings.definition import Study
 

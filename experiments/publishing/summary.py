@@ -7,12 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from spiritlevel.pages import markdown
 from spiritlevel.pages.markdown import escape
-from spiritlevel.records.content import (
-    Cell,
-    IntervalEstimate,
-    Table,
-    plain,
-)
+from spiritlevel.records.content import Cell, IntervalEstimate, Table, plain
 from spiritlevel.verbs.audit import NEARLY
 from spiritlevel_lab.claims.experiment import PAPERS, Experiment
 from spiritlevel_lab.claims.findings import Finding

@@ -7,12 +7,7 @@ from collections.abc import Callable, Sequence
 from spiritlevel.measures import get, names
 from spiritlevel.pages import markdown
 from spiritlevel.pages.markdown import escape
-from spiritlevel.records.content import (
-    Cell,
-    Figure,
-    Panels,
-    Table,
-)
+from spiritlevel.records.content import Cell, Figure, Panels, Table
 from spiritlevel_lab.claims.experiment import PAPERS, Experiment
 from spiritlevel_lab.claims.scale import WORDS
 

@@ -28,12 +28,7 @@ from torch.nn import functional as F
 
 from spiritlevel.inputs.data import digits
 from spiritlevel.inputs.models import build
-from spiritlevel_lab import (
-    Population,
-    Store,
-    Study,
-    run,
-)
+from spiritlevel_lab import Population, Store, Study, run
 from spiritlevel_lab.population.population_statistics import statistics
 from spiritlevel_lab.statistics import StudyStatistics
 

@@ -19,11 +19,7 @@ from torch import nn
 
 import spiritlevel as sl
 from engine.test_coverage import one_direction, one_sample_decides
-from spiritlevel.engine.estimate import (
-    Estimate,
-    estimate_from_repetitions,
-    estimate_of_draws,
-)
+from spiritlevel.engine.estimate import Estimate, estimate_from_repetitions, estimate_of_draws
 from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.sweep.sums import FEW, MANY, pooled_estimate
 from spiritlevel.engine.weight_space.metrics import Metric

@@ -9,11 +9,7 @@ from torch.nn import functional as F
 
 import spiritlevel as sl
 from spiritlevel.engine.plan import make_plan
-from spiritlevel.engine.weight_space import (
-    parameter_space,
-    product_methods,
-    trusted_derivatives,
-)
+from spiritlevel.engine.weight_space import parameter_space, product_methods, trusted_derivatives
 from spiritlevel.engine.weight_space.chunk_products import product_of_hessian
 from spiritlevel.engine.weight_space.products import Products
 from spiritlevel.model.surface import Surface

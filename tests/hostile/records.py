@@ -6,13 +6,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.results import (
-    Audit,
-    Comparison,
-    Pruning,
-    Quantization,
-    Report,
-)
+from spiritlevel.results import Audit, Comparison, Pruning, Quantization, Report
 from spiritlevel.verbs.landscape import Landscape
 from spiritlevel.verbs.spectra import Spectrum
 

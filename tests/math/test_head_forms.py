@@ -6,12 +6,7 @@ import torch.nn.functional as F
 
 import spiritlevel as sl
 from spiritlevel.math.curvature import DenseCurvature, DiagonalCurvature, SoftmaxCurvature
-from spiritlevel.math.head import (
-    head_kappa,
-    head_product,
-    head_trace,
-    head_trace_squared_pairs,
-)
+from spiritlevel.math.head import head_kappa, head_product, head_trace, head_trace_squared_pairs
 from zoo import decimal_softmax as exact
 from zoo.plain import random
 

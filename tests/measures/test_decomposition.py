@@ -10,14 +10,7 @@ from torch import nn
 from torch.func import functional_call, jacrev
 
 import spiritlevel as sl
-from measures.decomposition_by_hand import (
-    NAMES,
-    check,
-    decomposed,
-    features,
-    measured,
-    windows,
-)
+from measures.decomposition_by_hand import NAMES, check, decomposed, features, measured, windows
 from spiritlevel.math.positions import Positions
 from spiritlevel.measures.decomposition.path_matrices import softmax_basis
 from spiritlevel.measures.setup import Setup

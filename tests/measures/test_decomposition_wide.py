@@ -5,14 +5,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from measures.decomposition_by_hand import (
-    NAMES,
-    check,
-    decomposed,
-    features,
-    measured,
-    windows,
-)
+from measures.decomposition_by_hand import NAMES, check, decomposed, features, measured, windows
 from zoo.plain import drawn, mlp, normal
 
 

@@ -9,13 +9,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.ground.need import number, one_of
-from spiritlevel.measures import (
-    EVERY,
-    Measured,
-    Measurement,
-    Option,
-    measure,
-)
+from spiritlevel.measures import EVERY, Measured, Measurement, Option, measure
 from spiritlevel.measures import options as known
 from spiritlevel.verbs import reference_problems as problems
 

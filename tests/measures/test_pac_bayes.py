@@ -12,11 +12,7 @@ from torch import nn
 import spiritlevel as sl
 from measures.forms import pac_bayes as forms
 from measures.forms.sharpness import squared_error
-from spiritlevel.engine.weight_space.perturbed import (
-    PerturbedLoss,
-    WeightNoise,
-    normal_numbers,
-)
+from spiritlevel.engine.weight_space.perturbed import PerturbedLoss, WeightNoise, normal_numbers
 from spiritlevel.measures import get
 from spiritlevel.measures.options import Options
 from spiritlevel.measures.setup import Setup

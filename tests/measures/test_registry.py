@@ -7,12 +7,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel import symmetries
-from spiritlevel.measures import (
-    Measured,
-    get,
-    measure,
-    names,
-)
+from spiritlevel.measures import Measured, get, measure, names
 from spiritlevel.verbs import reference_problems as problems
 
 

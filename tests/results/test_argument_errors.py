@@ -12,12 +12,7 @@ import spiritlevel as sl
 from hostile.records import data, network
 from results.refusals import INF, NAN, refused
 from spiritlevel.cli.inputs import parse_memory
-from spiritlevel.ground.errors import (
-    LONGEST,
-    NotFinite,
-    SpiritlevelError,
-    brief,
-)
+from spiritlevel.ground.errors import LONGEST, NotFinite, SpiritlevelError, brief
 from spiritlevel.measures.options import A_LENGTH, Options, declared_options
 from spiritlevel.training.monitor.rows import open_sinks
 from spiritlevel_lab import Study

@@ -12,12 +12,7 @@ from spiritlevel.cli.console import PlainConsole
 from spiritlevel.cli.tables import print_parts
 from spiritlevel.pages import markdown
 from spiritlevel.pages.report.markup import table as html_table
-from spiritlevel.records.content import (
-    Column,
-    Notes,
-    Table,
-    Text,
-)
+from spiritlevel.records.content import Column, Notes, Table, Text
 from spiritlevel.records.notebooks import as_html, as_text
 
 VALUES = {"a.b": 0.12345678, "c.d": -98.7654321}

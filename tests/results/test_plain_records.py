@@ -8,13 +8,7 @@ from typing import ClassVar
 import pytest
 
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.records.reading import (
-    IF_ANY,
-    UNSAVED,
-    Misread,
-    Plain,
-    Saved,
-)
+from spiritlevel.records.reading import IF_ANY, UNSAVED, Misread, Plain, Saved
 
 
 @dataclasses.dataclass

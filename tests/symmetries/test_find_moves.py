@@ -12,13 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel.inputs.models import resnet18
-from spiritlevel.symmetries import (
-    FUNCTION_PRESERVING,
-    MOVES,
-    FoundMoves,
-    Move,
-    find_moves,
-)
+from spiritlevel.symmetries import FUNCTION_PRESERVING, MOVES, FoundMoves, Move, find_moves
 from spiritlevel.symmetries.search import STRUCTURAL
 from zoo import cases
 from zoo.moves import NETS

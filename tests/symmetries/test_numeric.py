@@ -9,13 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spiritlevel.symmetries import (
-    DOWN,
-    FUNCTION_PRESERVING,
-    UP,
-    FoundMoves,
-    find_moves,
-)
+from spiritlevel.symmetries import DOWN, FUNCTION_PRESERVING, UP, FoundMoves, find_moves
 from spiritlevel.symmetries.numeric import NAMES
 from zoo import strangers
 

@@ -7,12 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.symmetries import (
-    MOVES,
-    SYMMETRIES,
-    FoundMoves,
-    find_moves,
-)
+from spiritlevel.symmetries import MOVES, SYMMETRIES, FoundMoves, find_moves
 from spiritlevel.symmetries.search import STRUCTURAL
 from zoo.moves import NETS
 

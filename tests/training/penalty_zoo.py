@@ -3,12 +3,7 @@
 import torch
 from torch import nn
 
-from spiritlevel.training import (
-    FlatnessPenalty,
-    HeadPenalty,
-    KappaPenalty,
-    Penalty,
-)
+from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty, Penalty
 
 
 class NoisyLogits(Penalty):

@@ -8,11 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spiritlevel.training import (
-    thrice_differentiable,
-    trace_squared_of,
-    trace_squared_penalty,
-)
+from spiritlevel.training import thrice_differentiable, trace_squared_of, trace_squared_penalty
 from training import penalty_truths as truths
 from zoo.losses import LOSSES
 

@@ -8,12 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.training import (
-    FlatnessPenalty,
-    HeadPenalty,
-    KappaPenalty,
-    Penalty,
-)
+from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty, Penalty
 from spiritlevel.training.penalties.forward_recorder import ForwardRecorder
 from training import penalty_truths as truths
 from training.penalty_refusals import refused

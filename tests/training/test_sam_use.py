@@ -5,12 +5,7 @@ import torch
 from torch import nn
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.training.sam.optimizers import (
-    ASAM,
-    SAM,
-    NoiseSAM,
-    build_perturbed,
-)
+from spiritlevel.training.sam.optimizers import ASAM, SAM, NoiseSAM, build_perturbed
 from training.sam_problem import (
     KINDS,
     RHO,

@@ -11,12 +11,7 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from spiritlevel.model.surface import Surface
 from spiritlevel.verbs import reference_problems as problems
-from spiritlevel.verbs.landscape import (
-    Landscape,
-    filters,
-    landscape,
-    num_points,
-)
+from spiritlevel.verbs.landscape import Landscape, filters, landscape, num_points
 from verbs.landscape_networks import images, normalized
 
 pytestmark = pytest.mark.sampled(2)  # the others at night

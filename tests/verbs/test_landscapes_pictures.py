@@ -17,14 +17,7 @@ from spiritlevel.pages.figures import save
 from spiritlevel.pages.figures.landscapes import contour_levels
 from spiritlevel.pages.figures.landscapes import landscape as draw
 from spiritlevel.results import Cost
-from spiritlevel.verbs.landscape import (
-    Axis,
-    Landscape,
-    Mark,
-    evaluation,
-    grid,
-    landscape,
-)
+from spiritlevel.verbs.landscape import Axis, Landscape, Mark, evaluation, grid, landscape
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

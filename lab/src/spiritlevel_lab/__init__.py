@@ -1,12 +1,6 @@
 """Populations of trained models: how they are declared, run, stored and judged."""
 
-from .population.control import (
-    execute,
-    find,
-    resume,
-    run,
-    state,
-)
+from .population.control import execute, find, resume, run, state
 from .population.existing.python import measure_networks
 from .population.population import Population
 from .population.registry import read_task, register_study, task

@@ -17,12 +17,7 @@ from spiritlevel.measures import names as measures
 from spiritlevel.pages.figures.series import svg
 from spiritlevel.pages.markdown import escape, table
 from spiritlevel.records.content import Figure, Series, Table
-from spiritlevel_lab.papers import (
-    Record,
-    find,
-    names,
-    record,
-)
+from spiritlevel_lab.papers import Record, find, names, record
 from spiritlevel_lab.papers.records import save
 from spiritlevel_lab.population import control
 

@@ -12,12 +12,7 @@ import pytest
 from hostile.edits import damages, edits, planned_edits
 from population.tiny_study import tiny
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel_lab import (
-    Store,
-    Study,
-    resume,
-    run,
-)
+from spiritlevel_lab import Store, Study, resume, run
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.export import export
 from spiritlevel_lab.population.population import Population

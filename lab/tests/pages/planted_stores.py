@@ -7,12 +7,7 @@ import numpy as np
 
 from spiritlevel.measures import names as catalogue
 from spiritlevel.pages.report.for_browsers import chart_of, intervals_apart
-from spiritlevel.records.content import (
-    Chart,
-    Figure,
-    Page,
-    Table,
-)
+from spiritlevel.records.content import Chart, Figure, Page, Table
 from spiritlevel_lab import Store, Study
 
 MACHINE = {"host": "here", "device": "a chip", "torch": "2.0", "python": "3.11", "threads": 1}

@@ -11,12 +11,7 @@ import numpy
 import pytest
 from scipy import stats
 
-from spiritlevel_lab.claims.contrasts import (
-    difference,
-    factor,
-    factor_by_seed,
-    ratios,
-)
+from spiritlevel_lab.claims.contrasts import difference, factor, factor_by_seed, ratios
 from spiritlevel_lab.claims.judged import judged
 from spiritlevel_lab.papers import find, names
 from spiritlevel_lab.papers.paper_000.fig_6 import strengthening

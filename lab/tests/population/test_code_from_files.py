@@ -16,14 +16,7 @@ from population.tiny_study import tiny
 from spiritlevel.cli.app import app
 from spiritlevel.ground import user_code
 from spiritlevel.inputs.models import build
-from spiritlevel_lab import (
-    RunSettings,
-    Store,
-    Study,
-    execute,
-    resume,
-    run,
-)
+from spiritlevel_lab import RunSettings, Store, Study, execute, resume, run
 from spiritlevel_lab.population import control
 
 ONE = {"grid": {}, "seeds": 1, "training": {"epochs": 1}}

@@ -10,21 +10,11 @@ from torch.nn import functional as F
 
 import command_line
 import spiritlevel as sl
-from population.given_runs import (
-    networks,
-    small,
-    write,
-    write_table,
-)
+from population.given_runs import networks, small, write, write_table
 from spiritlevel.inputs.checkpoints import load_checkpoint, save_checkpoint
 from spiritlevel.inputs.data import digits
 from spiritlevel.inputs.models import build
-from spiritlevel_lab import (
-    Population,
-    Store,
-    Study,
-    run,
-)
+from spiritlevel_lab import Population, Store, Study, run
 from spiritlevel_lab.population.existing import measuring
 from spiritlevel_lab.population.population_statistics import statistics
 

@@ -8,12 +8,7 @@ import spiritlevel as sl
 from population.given_runs import networks, small, write
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.data import digits
-from spiritlevel_lab import (
-    Population,
-    Store,
-    measure_networks,
-    resume,
-)
+from spiritlevel_lab import Population, Store, measure_networks, resume
 from spiritlevel_lab.population.population_statistics import statistics
 
 pytestmark = pytest.mark.sampled(2)  # the others at night

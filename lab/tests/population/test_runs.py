@@ -20,13 +20,7 @@ from forked import TIMEOUT, forks
 from population.tiny_study import command, tiny
 from spiritlevel.inputs.data import digits
 from spiritlevel.inputs.models import build
-from spiritlevel_lab import (
-    Store,
-    execute,
-    resume,
-    run,
-    state,
-)
+from spiritlevel_lab import Store, execute, resume, run, state
 from spiritlevel_lab.population.population import Population
 from spiritlevel_lab.population.population_statistics import statistics
 from spiritlevel_lab.population.runs.run_data import derived_generator, load_data

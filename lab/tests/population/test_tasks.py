@@ -11,13 +11,7 @@ import spiritlevel as sl
 from forked import forks
 from population.tiny_study import tiny, workspace
 from spiritlevel.cli.app import app
-from spiritlevel_lab import (
-    RunSettings,
-    Store,
-    Study,
-    execute,
-    task_result,
-)
+from spiritlevel_lab import RunSettings, Store, Study, execute, task_result
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.population import Population
 from spiritlevel_lab.population.population_statistics import default_target, statistics

@@ -7,13 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from spiritlevel_lab.statistics import (
-    granulated_kendall,
-    kendall,
-    sign_error,
-    spearman,
-    summary,
-)
+from spiritlevel_lab.statistics import granulated_kendall, kendall, sign_error, spearman, summary
 from spiritlevel_lab.statistics.concordance import Concordance, agreement
 from spiritlevel_lab.statistics.grid import Grid
 from spiritlevel_lab.statistics.intervals import bca, resample_counts

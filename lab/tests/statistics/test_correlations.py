@@ -10,12 +10,7 @@ from scipy import stats
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.ground.errors import MissingExtra
-from spiritlevel_lab.statistics import (
-    Correlation,
-    kendall,
-    pearson,
-    spearman,
-)
+from spiritlevel_lab.statistics import Correlation, kendall, pearson, spearman
 
 KINDS = [pearson, spearman, kendall]
 SCIPY = {pearson: stats.pearsonr, spearman: stats.spearmanr, kendall: stats.kendalltau}

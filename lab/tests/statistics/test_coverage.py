@@ -5,12 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from spiritlevel_lab.statistics import (
-    kendall,
-    partial_correlation,
-    pearson,
-    spearman,
-)
+from spiritlevel_lab.statistics import kendall, partial_correlation, pearson, spearman
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
 

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from spiritlevel_lab.statistics import (
-    kendall,
-    pearson,
-    regression,
-    spearman,
-)
+from spiritlevel_lab.statistics import kendall, pearson, regression, spearman
 
 
 def sample(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

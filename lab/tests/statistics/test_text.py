@@ -7,12 +7,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel import SpiritlevelError
-from spiritlevel_lab.statistics import (
-    kendall,
-    pearson,
-    spearman,
-    summary,
-)
+from spiritlevel_lab.statistics import kendall, pearson, spearman, summary
 
 LONG = "sensitivity.robustness_prediction"  # the longest name of the catalogue
 

@@ -20,14 +20,7 @@ from ..ground.errors import SpiritlevelError
 from ..ground.plain_text import visible
 from ..records.measurements import __version__
 from ..verbs import measuring as api
-from . import (
-    cards,
-    common,
-    completion,
-    console,
-    options,
-    subject,
-)
+from . import cards, common, completion, console, options, subject
 from .audit import audit
 from .check import check
 from .compare import compare

@@ -8,13 +8,7 @@ import typer
 
 from ..verbs import audit as audits
 from ..verbs import measuring as api
-from . import (
-    console,
-    options,
-    pace,
-    subject,
-    tables,
-)
+from . import console, options, pace, subject, tables
 
 STYLES = {
     "comparable": "green",

@@ -25,14 +25,7 @@ from ..records.content import Cell, Table
 from ..records.measurements import __version__
 from ..verbs import measuring as api
 from ..verbs.reference_problems import ALL
-from . import (
-    check_device,
-    console,
-    inputs,
-    options,
-    subject,
-    tables,
-)
+from . import check_device, console, inputs, options, subject, tables
 
 FORMAT = "spiritlevel-reference-1"
 DIGITS = "digits_mlp"

@@ -15,13 +15,7 @@ from ..measures.setup import Setup
 from ..results import Report
 from ..verbs import comparison as comparisons
 from ..verbs import measuring as api
-from . import (
-    console,
-    options,
-    pace,
-    subject,
-    tables,
-)
+from . import console, options, pace, subject, tables
 from .exit_codes import INTERRUPTED
 
 

@@ -12,12 +12,7 @@ from rich.table import Table
 
 from ..inputs.data import CATALOGUE, data_folder
 from ..inputs.data import fetch as fetch_data
-from . import (
-    completion,
-    console,
-    options,
-    subject,
-)
+from . import completion, console, options, subject
 
 FORMAT = "spiritlevel-data-1"
 EMBEDDED = "1,797 handwritten digits, 8×8 grey, 10 classes (embedded)"

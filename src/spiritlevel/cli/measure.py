@@ -7,12 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ..verbs import measuring as api
-from . import (
-    console,
-    options,
-    subject,
-    tables,
-)
+from . import console, options, subject, tables
 
 
 def measure(

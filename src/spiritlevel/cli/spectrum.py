@@ -10,12 +10,7 @@ import typer
 from ..pages.figures import density as draw_density
 from ..pages.figures import new_figure
 from ..verbs import spectra
-from . import (
-    console,
-    options,
-    subject,
-    tables,
-)
+from . import console, options, subject, tables
 
 
 def spectrum(

@@ -28,12 +28,7 @@ from ..records.reading import to_json_float
 from ..results import Progress, Report
 from ..verbs.performance import performance
 from . import console, inputs
-from .options import (
-    DataOptions,
-    MachineOptions,
-    NetworkOptions,
-    Several,
-)
+from .options import DataOptions, MachineOptions, NetworkOptions, Several
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

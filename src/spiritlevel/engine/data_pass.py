@@ -25,12 +25,7 @@ from ..model.surface import Surface
 from ..records.measurements import Cost
 from .activity import ActivationSites, Activity, observed
 from .head.head_layer import Head, head_input
-from .head.rows import (
-    HeadBlock,
-    block_of_outputs,
-    block_of_tokens,
-    margins_of_tokens,
-)
+from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_tokens
 from .loss_and_accuracy import LossAndAccuracy
 from .moments import Moments
 from .plan import MeasuringPlan

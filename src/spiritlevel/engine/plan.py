@@ -20,12 +20,7 @@ from ..math.signs import random_signs
 from ..model import batches as _batches
 from ..model.autograd_graph import refuse_hidden_graphs, shape_of_graph
 from ..model.batches import BatchLocation
-from ..model.layer_hooks import (
-    LayerUse,
-    LayerUses,
-    recording_uses,
-    saved_bytes,
-)
+from ..model.layer_hooks import LayerUse, LayerUses, recording_uses, saved_bytes
 from ..model.layers import Layout
 from ..model.linearity import SLICE_WRITTEN, bends
 from ..model.surface import Surface

@@ -7,13 +7,7 @@ import math
 from typing import Literal
 
 from ..ground.errors import SpiritlevelError, brief
-from ..ground.need import (
-    is_number,
-    is_whole,
-    need,
-    one_of,
-    whole,
-)
+from ..ground.need import is_number, is_whole, need, one_of, whole
 
 Method = Literal[
     "auto", "exact", "output_probes", "sample_probes", "split", "hutchinson", "hutch++"

@@ -18,12 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..model.autograd_graph import (
-    deepest,
-    nodes,
-    parameter_uses,
-    refuse_hidden_graphs,
-)
+from ..model.autograd_graph import deepest, nodes, parameter_uses, refuse_hidden_graphs
 from ..model.layer_hooks import LayerUse
 from ..model.layers import Layout, possible_layouts
 from ..model.linearity import SLICE_WRITTEN, operation_of

@@ -37,23 +37,13 @@ from ..model.model_state import twice_differentiable
 from ..records.measurements import Cost
 from .estimate import Estimate
 from .plan import MeasuringPlan
-from .recorded_runs import (
-    Places,
-    RecordedRuns,
-    edges_of,
-    second_derivatives,
-)
+from .recorded_runs import Places, RecordedRuns, edges_of, second_derivatives
 from .row_probes import AbstractRowProbes
 from .sample_draws import SampleDraws, SampleGroups
 from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
-from .sweep.sums import (
-    FEW,
-    Factors,
-    RowKind,
-    cautious,
-)
+from .sweep.sums import FEW, Factors, RowKind, cautious
 from .weight_space import trusted_derivatives
 from .weight_space.chunk_products import Operator, ProductMethod
 from .weight_space.product_methods import choose_method

@@ -18,24 +18,12 @@ from ..model.surface import Surface
 from ..model.surroundings import call_settings
 from ..records.measurements import Cost
 from .activity import ActivationSites, find_activation_sites
-from .data_pass import (
-    Budget,
-    Certificate,
-    Needs,
-    PassResult,
-    certify,
-    run_pass,
-)
+from .data_pass import Budget, Certificate, Needs, PassResult, certify, run_pass
 from .estimate import Estimate
 from .head.head_layer import Head, choose_head
 from .head.rows import HeadBlock, iterate_blocks
 from .memory import VectorMemory, chunk_memory, most_kept
-from .plan import (
-    MeasuringPlan,
-    check_samples,
-    make_head_plan,
-    make_plan,
-)
+from .plan import MeasuringPlan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .refine import refine
 from .sweep.backward import Probes

@@ -7,14 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .blocks import (
-    CPU_BLOCK,
-    GPU_BLOCK,
-    block_shape,
-    matmul,
-    slices,
-    wide_type,
-)
+from .blocks import CPU_BLOCK, GPU_BLOCK, block_shape, matmul, slices, wide_type
 
 
 @torch.no_grad()

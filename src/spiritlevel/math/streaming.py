@@ -27,14 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .blocks import (
-    CPU_BLOCK,
-    GPU_BLOCK,
-    block_shape,
-    matmul,
-    slices,
-    wide_type,
-)
+from .blocks import CPU_BLOCK, GPU_BLOCK, block_shape, matmul, slices, wide_type
 
 MEAN_ROWS = 1024  # rows of a half-precision head that its mean row is computed from
 

@@ -11,12 +11,7 @@ from ..ground.errors import NotApplicable, SpiritlevelError
 from ..ground.need import or_none
 from ..model.arguments import ArgumentCheck, are_texts
 from .layer_weights import layer_weights, left_out_weights, measured_weights
-from .registry import (
-    Card,
-    Measured,
-    get,
-    names,
-)
+from .registry import Card, Measured, get, names
 from .requirements import head as requires_head
 
 MEASURES = ArgumentCheck(

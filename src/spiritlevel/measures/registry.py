@@ -17,12 +17,7 @@ from ..ground import plugins
 from ..ground.errors import SpiritlevelError, brief, suggestion
 from ..records.measurements import Cost, Measurement
 from ..symmetries import SYMMETRIES
-from .options import (
-    Option,
-    declare,
-    declared_options,
-    recorded,
-)
+from .options import Option, declare, declared_options, recorded
 from .other_names import known_here_as
 from .requirements import Requirement
 

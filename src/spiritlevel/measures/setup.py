@@ -13,13 +13,7 @@ from ..engine.head.head_layer import choose_head
 from ..engine.plan import make_head_plan
 from ..engine.precision import Method, Precision
 from ..engine.workspace import Workspace
-from ..ground.need import (
-    is_number,
-    is_whole,
-    need,
-    number,
-    or_none,
-)
+from ..ground.need import is_number, is_whole, need, number, or_none
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.arguments import CHECKS as CHECKS_OF_MODEL
 from ..model.arithmetic import Arithmetic, full_precision

@@ -13,12 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..ground.need import (
-    Test,
-    is_number,
-    need,
-    or_none,
-)
+from ..ground.need import Test, is_number, need, or_none
 
 
 class ArgumentCheck(NamedTuple):

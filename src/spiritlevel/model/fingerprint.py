@@ -21,21 +21,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from ..ground.errors import SpiritlevelError
 from . import batches as _batches
-from .bit_hashes import (
-    hash_rows,
-    hash_tensor,
-    plain,
-    scramble,
-)
+from .bit_hashes import hash_rows, hash_tensor, plain, scramble
 
 FIRST_SAMPLES = 64  # of a batch in which a pass ended early
 MOST_FIRST_SAMPLES = 4096

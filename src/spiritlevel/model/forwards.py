@@ -17,12 +17,7 @@ from torch import Tensor, nn
 
 from ..ground.errors import SpiritlevelError, is_out_of_memory
 from .batches import TARGET_KEYS, Forward
-from .losses import (
-    AnyLoss,
-    CrossEntropy,
-    Loss,
-    resolve,
-)
+from .losses import AnyLoss, CrossEntropy, Loss, resolve
 
 APART = 0.01  # relative difference above which two losses are not the same
 

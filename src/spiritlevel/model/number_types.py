@@ -12,18 +12,8 @@ from torch import nn
 
 from ..ground.errors import NotApplicable, SpiritlevelError, is_out_of_memory
 from . import model_state
-from .arithmetic import (
-    Arithmetic,
-    calling,
-    check_arithmetic,
-    computing_fast,
-)
-from .widening import (
-    HALF,
-    PrecisionWatch,
-    choose_width,
-    widened,
-)
+from .arithmetic import Arithmetic, calling, check_arithmetic, computing_fast
+from .widening import HALF, PrecisionWatch, choose_width, widened
 
 # Gets a sample ready, in the type of now; what it returns runs the model on that.
 Trial = Callable[[], Callable[[], object]]

@@ -23,26 +23,11 @@ from .autograd_graph import nodes
 from .layers import AbstractRule
 from .layers.broadcast import Broadcast, BroadcastRule
 from .layers.embedding import BagRule, EmbeddingRule
-from .layers.grouped import (
-    GroupedRule,
-    LeftRule,
-    TransposedGroupedRule,
-    TransposedLeftRule,
-)
-from .layers.patches import (
-    ConvRule,
-    ConvTransposeRule,
-    LinearRule,
-    TransposedLinearRule,
-)
+from .layers.grouped import GroupedRule, LeftRule, TransposedGroupedRule, TransposedLeftRule
+from .layers.patches import ConvRule, ConvTransposeRule, LinearRule, TransposedLinearRule
 from .linearity import BATCH_NORMS, operation_of
 from .node_results import learn_results, result_of
-from .operands import (
-    VIEWS,
-    Operand,
-    follow,
-    signed,
-)
+from .operands import VIEWS, Operand, follow, signed
 
 
 @dataclasses.dataclass(frozen=True)

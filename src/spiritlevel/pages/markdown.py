@@ -7,18 +7,7 @@ import re
 from collections.abc import Sequence
 
 from ..ground.plain_text import visible
-from ..records.content import (
-    Cell,
-    Chart,
-    Column,
-    Figure,
-    Notes,
-    Panels,
-    Part,
-    Table,
-    Text,
-    plain,
-)
+from ..records.content import Cell, Chart, Column, Figure, Notes, Panels, Part, Table, Text, plain
 
 
 def render(parts: Sequence[Part | Panels]) -> list[str]:

@@ -11,20 +11,10 @@ from typing import Any, ClassVar, TypeAlias
 
 from ..ground.errors import SpiritlevelError, require
 from ..ground.plain_text import visible
-from .content import (
-    Column,
-    Notes,
-    Part,
-    Table,
-)
+from .content import Column, Notes, Part, Table
 from .notebooks import Shown
 from .notebooks import aligned as aligned
-from .reading import (
-    Misread,
-    Plain,
-    Saved,
-    read_settings,
-)
+from .reading import Misread, Plain, Saved, read_settings
 from .reading import read_json as read_json
 from .reading import to_json_float as to_json_float
 

@@ -15,14 +15,7 @@ from typing import Protocol
 from ..ground import plugins
 from ..ground.errors import SpiritlevelError
 from ..ground.plain_text import visible
-from .content import (
-    Cell,
-    Column,
-    Notes,
-    Part,
-    Table,
-    Text,
-)
+from .content import Cell, Column, Notes, Part, Table, Text
 
 SHORT_NOTE = 40  # characters that stand beside a number; longer notes stand below the table
 

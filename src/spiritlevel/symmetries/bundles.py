@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
-from .moves import (
-    NOBODY,
-    ROOT,
-    Group,
-    Role,
-    Site,
-)
+from .moves import NOBODY, ROOT, Group, Role, Site
 from .ports import Port
 from .tracing import Diverged, Trace
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ..ground.errors import SpiritlevelError, brief
-from .moves import (
-    ROOT,
-    Group,
-    Move,
-    Role,
-    Site,
-)
+from .moves import ROOT, Group, Move, Role, Site
 
 
 def temperature_move(model: nn.Module, head: str) -> Move:

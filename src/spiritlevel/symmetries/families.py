@@ -16,19 +16,8 @@ from torch import Tensor, nn
 
 from .cells import Cells
 from .jiggling import Jiggler
-from .moves import (
-    NOBODY,
-    Group,
-    Role,
-    Site,
-)
-from .null_space import (
-    ZERO,
-    echelon,
-    is_idle,
-    null_space,
-    rounded,
-)
+from .moves import NOBODY, Group, Role, Site
+from .null_space import ZERO, echelon, is_idle, null_space, rounded
 from .tracing import Diverged, Run
 
 MOST_CELLS = 800  # unknowns; the time grows with their cube

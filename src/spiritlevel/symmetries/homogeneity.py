@@ -13,12 +13,7 @@ import math
 
 from torch import Tensor, nn
 
-from .moves import (
-    Group,
-    Move,
-    Role,
-    Site,
-)
+from .moves import Group, Move, Role, Site
 from .ports import Port
 from .precision import deviation, multiple
 from .tracing import Call, Diverged, Trace

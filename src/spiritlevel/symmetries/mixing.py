@@ -13,13 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from .moves import (
-    NOBODY,
-    Group,
-    Role,
-    Site,
-    table_of,
-)
+from .moves import NOBODY, Group, Role, Site, table_of
 
 _STRIDES = (2, 3, 4, 6, 8, 12, 16, 32)  # between units of one head, where heads alternate
 

@@ -19,13 +19,7 @@ from .families import find_families, groups_of, growing_group
 from .ideal import Ideal
 from .jiggling import Jiggler
 from .mixing import mixable, refined, turnable
-from .moves import (
-    BOTH,
-    DOWN,
-    UP,
-    Group,
-    Move,
-)
+from .moves import BOTH, DOWN, UP, Group, Move
 from .precision import deviation
 from .tracing import Diverged, Run
 from .verification import Reference

@@ -7,23 +7,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from .bundles import (
-    Bundle,
-    Reading,
-    as_group,
-    bundles_of,
-    cause_of,
-    even,
-    try_all,
-)
-from .moves import (
-    NOBODY,
-    Group,
-    Role,
-    Site,
-    random_order,
-    reordered,
-)
+from .bundles import Bundle, Reading, as_group, bundles_of, cause_of, even, try_all
+from .moves import NOBODY, Group, Role, Site, random_order, reordered
 from .ports import Port
 from .tracing import Trace, along, by_entry
 

@@ -5,21 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .bundles import (
-    Bundle,
-    Reading,
-    as_group,
-    bundles_of,
-    cause_of,
-    even,
-    try_all,
-)
-from .moves import (
-    NOBODY,
-    Group,
-    Role,
-    random_order,
-)
+from .bundles import Bundle, Reading, as_group, bundles_of, cause_of, even, try_all
+from .moves import NOBODY, Group, Role, random_order
 from .ports import Port
 from .tracing import Trace, along, by_entry
 

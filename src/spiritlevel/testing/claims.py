@@ -19,13 +19,7 @@ from ..records.measurements import Cost
 from ..symmetries import SYMMETRIES
 from ..verbs import measuring as api
 from ..verbs.reference_problems import Problem
-from .comparing import (
-    ROUND_OFF,
-    agree,
-    claim,
-    error_bars,
-    margin,
-)
+from .comparing import ROUND_OFF, agree, claim, error_bars, margin
 from .moves import before_and_after, moved, problem_named
 from .references import linear_model_forms
 from .under_test import UnderTest

@@ -18,9 +18,7 @@ from .penalties.penalty import Penalty as Penalty
 from .penalties.penalty_batch import PenaltyBatch as PenaltyBatch
 from .penalties.registry import build_penalty as build_penalty
 from .penalties.registry import register_penalty as register_penalty
-from .penalties.third_derivatives.operations import (
-    thrice_differentiable as thrice_differentiable,
-)
+from .penalties.third_derivatives.operations import thrice_differentiable as thrice_differentiable
 from .penalties.trace_squared import trace_squared_of as trace_squared_of
 from .penalties.trace_squared import trace_squared_penalty as trace_squared_penalty
 from .sam.optimizers import ASAM as ASAM

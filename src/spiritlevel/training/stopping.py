@@ -11,12 +11,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from ..ground.errors import SpiritlevelError
-from ..ground.need import (
-    need,
-    number,
-    one_of,
-    whole,
-)
+from ..ground.need import need, number, one_of, whole
 from ..math.student import t_quantile
 from ..model.distributed import unwrapped
 

@@ -15,35 +15,15 @@ from ..engine.weight_space.lanczos import Which
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
-from ..ground.need import (
-    is_number,
-    is_whole,
-    need,
-    one_of,
-    or_none,
-    whole,
-)
+from ..ground.need import is_number, is_whole, need, one_of, or_none, whole
 from ..measures.setup import OnLayers, Setup
 from ..measures.verb import verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.surroundings import call_settings
-from ..records.content import (
-    Column,
-    Notes,
-    Part,
-    Table,
-)
+from ..records.content import Column, Notes, Part, Table
 from ..records.measurements import VALUE, Cost
 from ..records.notebooks import Shown
-from ..records.reading import (
-    IF_ANY,
-    UNSAVED,
-    Misread,
-    Plain,
-    Saved,
-    read_fields,
-    read_settings,
-)
+from ..records.reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -15,13 +15,7 @@ import pytest
 
 from inputs.data.file_server import CONTENT, add
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.inputs.data import (
-    catalogue,
-    checksums,
-    download,
-    fetch,
-    load,
-)
+from spiritlevel.inputs.data import catalogue, checksums, download, fetch, load
 
 pytestmark = pytest.mark.usefixtures("pauses")  # no test waits
 

@@ -10,12 +10,7 @@ from torch import nn
 
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.models import build
-from spiritlevel.inputs.models.efficientnet_lite0 import (
-    CODE,
-    MEAN,
-    SPREAD,
-    WEIGHTS,
-)
+from spiritlevel.inputs.models.efficientnet_lite0 import CODE, MEAN, SPREAD, WEIGHTS
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):

@@ -8,12 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.model.losses import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    MeanSquaredError,
-    resolve,
-)
+from spiritlevel.model.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError, resolve
 from spiritlevel.testing.references import Truth
 from zoo.torch_losses import WEIGHTS
 from zoo.user_losses import LABELS, NUMBERS, USER_LOSSES, Counting, Focal, Halved, Learned, Smoothed

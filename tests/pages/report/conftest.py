@@ -13,14 +13,7 @@ import torch
 
 import chromium
 from spiritlevel.engine.weight_space.density import SpectralDensity
-from spiritlevel.results import (
-    Audit,
-    Comparison,
-    Cost,
-    Measurement,
-    Report,
-    Status,
-)
+from spiritlevel.results import Audit, Comparison, Cost, Measurement, Report, Status
 from spiritlevel.verbs.spectra import Eigenvalues, Spectrum
 
 LOCAL = ("data:", "blob:", "about:")

@@ -4,15 +4,7 @@ import pytest
 
 from spiritlevel.pages import report
 from spiritlevel.pages.report import page
-from spiritlevel.records.content import (
-    Cards,
-    Chart,
-    Column,
-    Page,
-    Section,
-    Table,
-    Text,
-)
+from spiritlevel.records.content import Cards, Chart, Column, Page, Section, Table, Text
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -13,21 +13,8 @@ import sys
 import pytest
 
 from spiritlevel.ground.errors import MissingExtra, SpiritlevelError
-from spiritlevel.pages.report import (
-    formula,
-    markup,
-    page,
-    scripts,
-)
-from spiritlevel.records.content import (
-    Cards,
-    Chart,
-    Column,
-    Page,
-    Section,
-    Table,
-    Text,
-)
+from spiritlevel.pages.report import formula, markup, page, scripts
+from spiritlevel.records.content import Cards, Chart, Column, Page, Section, Table, Text
 from spiritlevel.verbs import measuring as api
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

@@ -6,12 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from spiritlevel.records.content import (
-    Cell,
-    Figure,
-    Series,
-    Table,
-)
+from spiritlevel.records.content import Cell, Figure, Series, Table
 
 from ..statistics import Correlation
 from .experiment import Row, titled

@@ -7,12 +7,7 @@ from collections.abc import Hashable, Sequence
 from spiritlevel.records.content import Cell, Series, Table
 
 from ..population.population import label
-from ..statistics import (
-    Correlation,
-    Levels,
-    levels,
-    partial_correlation,
-)
+from ..statistics import Correlation, Levels, levels, partial_correlation
 from ..statistics.clusters import groups_that_share, widest
 from ..statistics.correlations import CoefficientKind as Kind
 from .experiment import Row, titled

@@ -11,13 +11,7 @@ from rich import box
 from rich.table import Table
 
 import spiritlevel_lab as library
-from spiritlevel.cli import (
-    completion,
-    console,
-    inputs,
-    options,
-    subject,
-)
+from spiritlevel.cli import completion, console, inputs, options, subject
 from spiritlevel.cli.progress import counted
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import write_atomically
@@ -32,12 +26,7 @@ from ..population import control, export, population_statistics
 from ..population.population import TARGETS, Population
 from ..population.registry import study_names
 from ..population.storage.store import Store
-from . import (
-    claims,
-    figures,
-    study_measure,
-    study_work,
-)
+from . import claims, figures, study_measure, study_work
 
 FORMAT = "spiritlevel-studies-1"  # of the list
 

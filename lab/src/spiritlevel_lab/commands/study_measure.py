@@ -10,13 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from spiritlevel.cli import (
-    completion,
-    console,
-    inputs,
-    options,
-    subject,
-)
+from spiritlevel.cli import completion, console, inputs, options, subject
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import write_atomically
 

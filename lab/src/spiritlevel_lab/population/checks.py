@@ -15,12 +15,7 @@ from spiritlevel.training.penalties.registry import check_penalty
 from spiritlevel.verbs import measuring as api
 
 from .existing.studies import check_given
-from .registry import (
-    check_code,
-    find_task,
-    read_task,
-    registered_task,
-)
+from .registry import check_code, find_task, read_task, registered_task
 from .run_results import describe
 from .runs.epochs import BatchChanges
 from .runs.measuring import options_of

@@ -15,12 +15,7 @@ from spiritlevel.inputs.data.catalogue import CATALOGUE
 
 from .checks import check as check
 from .data_identity import check_data
-from .executors import (
-    local,
-    processes,
-    ray,
-    vmap,
-)
+from .executors import local, processes, ray, vmap
 from .executors.progress import Watch, seconds_left
 from .registry import check_code, study_names, study_text
 from .runs.training_snapshots import remove_snapshots

@@ -1,12 +1,7 @@
 """Statistics of a population of models: what a measure says about a target, and how surely."""
 
 from .clusters import clustered
-from .correlations import (
-    Correlation,
-    kendall,
-    pearson,
-    spearman,
-)
+from .correlations import Correlation, kendall, pearson, spearman
 from .granulated import AxisKendall, GranulatedKendall, granulated_kendall
 from .holm import Holm, holm
 from .levels import Levels, Within, levels

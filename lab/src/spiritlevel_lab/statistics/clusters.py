@@ -23,13 +23,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from .correlations import (
-    CoefficientKind,
-    Correlation,
-    defined,
-    of_all,
-    undefined,
-)
+from .correlations import CoefficientKind, Correlation, defined, of_all, undefined
 from .intervals import NO_INTERVAL, Interval, by_formula
 from .points import (
     Array,

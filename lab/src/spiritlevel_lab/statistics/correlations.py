@@ -11,13 +11,7 @@ from typing import Any, Literal
 
 from spiritlevel.ground.need import need, one_of
 
-from .intervals import (
-    FORMULAS,
-    SWAP,
-    Interval,
-    bca,
-    by_formula,
-)
+from .intervals import FORMULAS, SWAP, Interval, bca, by_formula
 from .points import (
     Array,
     Numbers,

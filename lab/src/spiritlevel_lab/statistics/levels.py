@@ -23,20 +23,8 @@ from .clusters import (
     uncounted,
     widest,
 )
-from .correlations import (
-    COEFFICIENTS,
-    WEAK,
-    CoefficientKind,
-    Correlation,
-    of_all,
-)
-from .points import (
-    Array,
-    Numbers,
-    finite_points,
-    is_constant,
-    numpy,
-)
+from .correlations import COEFFICIENTS, WEAK, CoefficientKind, Correlation, of_all
+from .points import Array, Numbers, finite_points, is_constant, numpy
 from .resampling import OF_COUNTS
 
 MIN_RUNS = 3  # of a setting; what few say is made up for by many settings

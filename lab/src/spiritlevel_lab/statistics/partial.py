@@ -10,12 +10,7 @@ from typing import Literal
 from spiritlevel.ground.need import need, one_of
 
 from .clusters import in_blocks, jackknifed, numbered
-from .correlations import (
-    Correlation,
-    defined,
-    p_of_t,
-    undefined,
-)
+from .correlations import Correlation, defined, p_of_t, undefined
 from .intervals import FORMULAS, by_formula
 from .points import (
     MIN_POINTS,

@@ -8,22 +8,9 @@ from collections.abc import Callable
 
 from spiritlevel.records.notebooks import aligned
 
-from .correlations import (
-    Correlation,
-    kendall,
-    p_of_t,
-    pearson,
-    spearman,
-)
+from .correlations import Correlation, kendall, p_of_t, pearson, spearman
 from .intervals import percent
-from .points import (
-    Array,
-    Numbers,
-    as_floats,
-    finite_points,
-    numpy,
-    why_undefined,
-)
+from .points import Array, Numbers, as_floats, finite_points, numpy, why_undefined
 
 
 @dataclasses.dataclass(frozen=True)

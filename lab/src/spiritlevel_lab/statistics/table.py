@@ -11,15 +11,7 @@ from typing import Any, Literal
 from spiritlevel.ground.errors import SpiritlevelError
 
 from .clusters import over_shared, sharing
-from .correlations import (
-    COEFFICIENTS,
-    FINDINGS,
-    UNCLEAR,
-    Correlation,
-    kendall,
-    pearson,
-    spearman,
-)
+from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
 from .granulated import Seeds, granulated_kendall
 from .grid import Grid
 from .holm import Holm, holm

@@ -7,14 +7,7 @@ import scipy.stats
 
 from pages.planted_stores import column, parts, planted, records
 from spiritlevel.pages.report import render
-from spiritlevel.records.content import (
-    Figure,
-    IntervalEstimate,
-    Page,
-    Series,
-    Table,
-    Text,
-)
+from spiritlevel.records.content import Figure, IntervalEstimate, Page, Series, Table, Text
 from spiritlevel_lab.claims.experiment import Outcome, titled
 from spiritlevel_lab.claims.findings import Finding
 from spiritlevel_lab.pages.report.study import page_of

@@ -5,17 +5,7 @@ import shutil
 
 import pytest
 
-from pages.watch.visits import (
-    EVIL,
-    TAGS,
-    Visit,
-    add_rows,
-    fail,
-    finish,
-    new_study,
-    row,
-    serving,
-)
+from pages.watch.visits import EVIL, TAGS, Visit, add_rows, fail, finish, new_study, row, serving
 from spiritlevel_lab.population.executors import local
 
 pytestmark = pytest.mark.sampled(4)  # the others at night

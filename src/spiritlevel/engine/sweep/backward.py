@@ -38,24 +38,13 @@ from ...model.layers import (
 from ...model.linearity import InPlaceWatch, bends
 from ...model.surface import Surface
 from ..plan import MeasuringPlan
-from ..routes import (
-    Route,
-    Routing,
-    find_routing,
-    hidden_parameters,
-)
+from ..routes import Route, Routing, find_routing, hidden_parameters
 from ..rule_check import RuleCheck, check_rules
 from ..uses import complete_uses
 from ..weight_space.trusted_derivatives import refuse_hidden_uses
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold
-from .listeners import (
-    AbstractListener,
-    ChunkRows,
-    InputListener,
-    OutputListener,
-    at_least_float,
-)
+from .listeners import AbstractListener, ChunkRows, InputListener, OutputListener, at_least_float
 from .per_sample import per_sample_gradients
 from .pulling import Listening, Pulling, columns_per_backward
 from .sums import SweepSums

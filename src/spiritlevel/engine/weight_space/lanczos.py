@@ -12,12 +12,7 @@ from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief
 from .lockstep import solve
-from .long_rows import (
-    columns,
-    combine,
-    inner,
-    norm,
-)
+from .long_rows import columns, combine, inner, norm
 
 Which = Literal["largest", "smallest", "both"]
 

@@ -20,12 +20,7 @@ from ...model.surface import Surface
 from ...records.measurements import Cost
 from ..memory import VectorMemory, graphs_fit
 from . import trusted_derivatives
-from .chunk_products import (
-    Operator,
-    ProductMethod,
-    RowProducts,
-    make_products,
-)
+from .chunk_products import Operator, ProductMethod, RowProducts, make_products
 from .parameter_space import ParameterSpace, parameter_groups
 from .product_methods import PROBE_SAMPLES, choose_method
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from ...engine.data_pass import Needs
 from ...engine.refine import advice
-from ...engine.row_estimator import (
-    RowEstimate,
-    columns_text,
-    estimate_rows,
-    probes_text,
-)
+from ...engine.row_estimator import RowEstimate, columns_text, estimate_rows, probes_text
 from ...engine.workspace import Workspace
 from ...records.measurements import Measurement, Status
 from ..eigenvalues import of_network, room_for_network, subspace_of_network

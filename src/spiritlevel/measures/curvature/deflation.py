@@ -15,13 +15,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ...engine.weight_space.lanczos import Subspace
-from ...engine.weight_space.long_rows import (
-    columns,
-    inner,
-    orthonormal,
-    outside,
-    squared_norms,
-)
+from ...engine.weight_space.long_rows import columns, inner, orthonormal, outside, squared_norms
 
 
 class Deflation:

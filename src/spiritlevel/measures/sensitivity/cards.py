@@ -16,14 +16,7 @@ from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..layer_weights import layer_weights
 from ..options import length, word_or_length
 from ..registry import EVERY, Measured, measure
-from .jacobian import (
-    ALL,
-    OUTSIDE,
-    REGION,
-    check_input,
-    check_region,
-    input_jacobian,
-)
+from .jacobian import ALL, OUTSIDE, REGION, check_input, check_region, input_jacobian
 from .robustness import feature_layer, robustness, turned_layer
 
 MANIPULATED = "Sharpness can be manipulated and misleading for generalization, Table 3"

@@ -24,12 +24,7 @@ from .layer_rule import ContractionRequest as ContractionRequest
 from .layout import Layout as Layout
 from .layout import candidate_layouts as candidate_layouts
 from .layout import possible_layouts as possible_layouts
-from .patches import (
-    ConvRule,
-    ConvTransposeRule,
-    LinearRule,
-    TransposedLinearRule,
-)
+from .patches import ConvRule, ConvTransposeRule, LinearRule, TransposedLinearRule
 from .patches import PatchGradients as PatchGradients
 from .scale import ScaleRule
 

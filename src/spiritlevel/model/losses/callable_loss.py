@@ -15,12 +15,7 @@ from ...math.curvature import DenseCurvature
 from ...math.positions import Positions
 from .derivative_check import check_derivatives
 from .loss_call import LossCall
-from .mean_check import (
-    call_part,
-    check_mean,
-    check_one_target_per_sample,
-    check_samples,
-)
+from .mean_check import call_part, check_mean, check_one_target_per_sample, check_samples
 from .weightings import Weighting, by_element, by_sample
 
 LossFunction = Callable[[Tensor, Tensor], Any]

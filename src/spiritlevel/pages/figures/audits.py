@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...ground.errors import SpiritlevelError
 from ...symmetries import CONFIDENCE_ONLY
 from ...verbs.audit import Audit, cell
-from .style import (
-    COLUMN,
-    GREY,
-    PAGE,
-    PRINT_FONT,
-    new_axes,
-    shown,
-    title,
-)
+from .style import COLUMN, GREY, PAGE, PRINT_FONT, new_axes, shown, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,15 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ...results import Plan, Pruning, Quantization
-from .style import (
-    COLOURS,
-    FONT,
-    GREY,
-    MARKERS,
-    new_figure,
-    shown,
-    tidy,
-)
+from .style import COLOURS, FONT, GREY, MARKERS, new_figure, shown, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

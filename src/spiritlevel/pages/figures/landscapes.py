@@ -7,16 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...verbs.landscape import Axis, Landscape
-from .style import (
-    COLOURS,
-    COLUMN,
-    GREY,
-    PRINT_FONT,
-    new_axes,
-    shown,
-    tidy,
-    title,
-)
+from .style import COLOURS, COLUMN, GREY, PRINT_FONT, new_axes, shown, tidy, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ground.errors import SpiritlevelError
 from ...training.learning_rate.watch import CRITICAL, SHARPNESS, THRESHOLD
-from .style import (
-    COLOURS,
-    FONT,
-    GREY,
-    log_if_positive,
-    new_axes,
-    tidy,
-)
+from .style import COLOURS, FONT, GREY, log_if_positive, new_axes, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

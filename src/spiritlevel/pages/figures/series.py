@@ -11,13 +11,7 @@ from typing import Any
 from ...records.content import Figure, Panels, Series
 from ..fitted_line import fitted_line
 from .contours import draw_contours
-from .style import (
-    FONT,
-    log_scale,
-    new_figure,
-    save,
-    style,
-)
+from .style import FONT, log_scale, new_figure, save, style
 
 WHOLE, PANEL = (6.0, 3.6), (3.1, 2.5)  # inches, of a figure alone in its row and beside others
 FEW, ROW = 3, 0.18  # lines of a legend that a figure has room for, and inches of each further one

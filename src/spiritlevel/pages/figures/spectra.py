@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...engine.weight_space.density import SpectralDensity
-from .style import (
-    COLOURS,
-    FONT,
-    new_figure,
-    tidy,
-)
+from .style import COLOURS, FONT, new_figure, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,12 +26,7 @@ from ...results import Progress, Report
 from ...verbs.audit import Audit
 from ...verbs.comparison import Comparison
 from ...verbs.spectra import Eigenvalues, Spectrum
-from . import (
-    audit,
-    comparison,
-    measurement,
-    spectrum,
-)
+from . import audit, comparison, measurement, spectrum
 from .page import render as render
 from .reading import read as read
 

@@ -5,24 +5,9 @@ from __future__ import annotations
 import math
 
 from ...measures.confounders import MEASURED_ALONG
-from ...records.content import (
-    Cell,
-    Chart,
-    Column,
-    Page,
-    Part,
-    Section,
-    Table,
-    Text,
-)
+from ...records.content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...symmetries import CONFIDENCE_ONLY
-from ...verbs.audit import (
-    VALUE,
-    WORDS,
-    Audit,
-    answers,
-    cell,
-)
+from ...verbs.audit import VALUE, WORDS, Audit, answers, cell
 from . import numbers, subject
 from .measurement import MEASURE, layers, whole
 

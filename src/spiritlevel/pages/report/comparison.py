@@ -5,16 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...measures.confounders import MEASURED_ALONG
-from ...records.content import (
-    Cell,
-    Chart,
-    Column,
-    Page,
-    Part,
-    Section,
-    Table,
-    Text,
-)
+from ...records.content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...results import Measurement
 from ...verbs.comparison import Comparison, sentences
 from . import numbers, subject

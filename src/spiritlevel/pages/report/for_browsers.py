@@ -9,15 +9,7 @@ from collections.abc import Sequence
 
 from spiritlevel_lab.pages.report.study_words import LINE
 
-from ...records.content import (
-    Cell,
-    Chart,
-    Column,
-    Figure,
-    IntervalEstimate,
-    Part,
-    Table,
-)
+from ...records.content import Cell, Chart, Column, Figure, IntervalEstimate, Part, Table
 from ..fitted_line import fitted_line
 from .markup import number
 from .numbers import filled

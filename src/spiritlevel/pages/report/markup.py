@@ -8,13 +8,7 @@ import re
 from collections.abc import Mapping
 
 from ...ground.plain_text import visible
-from ...records.content import (
-    Cell,
-    Coefficient,
-    Column,
-    Table,
-    Text,
-)
+from ...records.content import Cell, Coefficient, Column, Table, Text
 
 FILTERED = 6  # rows from which on a filter helps
 TALL = 25  # rows from which on a table scrolls in its own box

@@ -5,16 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping, Sequence
 
-from ...records.content import (
-    Cards,
-    Chart,
-    Column,
-    Page,
-    Part,
-    Section,
-    Table,
-    Text,
-)
+from ...records.content import Cards, Chart, Column, Page, Part, Section, Table, Text
 from ...results import Measurement, Report
 from . import numbers, subject
 

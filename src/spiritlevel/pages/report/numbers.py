@@ -9,13 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...records import measurements as records
-from ...records.content import (
-    Cards,
-    Cell,
-    Column,
-    Section,
-    Text,
-)
+from ...records.content import Cards, Cell, Column, Section, Text
 from ...results import Measurement, Status
 from . import cards, markup
 

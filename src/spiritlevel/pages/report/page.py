@@ -12,16 +12,7 @@ import re
 from collections.abc import Mapping
 
 from ...ground.errors import SpiritlevelError
-from ...records.content import (
-    Cards,
-    Chart,
-    Notes,
-    Page,
-    Part,
-    Section,
-    Table,
-    Text,
-)
+from ...records.content import Cards, Chart, Notes, Page, Part, Section, Table, Text
 from ...records.measurements import __version__
 from . import cards, markup, scripts
 from .for_browsers import chart_of, for_browser

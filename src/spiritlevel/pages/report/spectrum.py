@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...engine.weight_space.density import SpectralDensity
-from ...records.content import (
-    Cell,
-    Chart,
-    Column,
-    Page,
-    Part,
-    Section,
-    Table,
-    Text,
-)
+from ...records.content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...records.measurements import VALUE
 from ...verbs.spectra import RESIDUAL, Eigenvalues, Spectrum
 from . import markup, numbers, subject

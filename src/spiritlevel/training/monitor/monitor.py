@@ -22,25 +22,10 @@ from ...model.arguments import ArgumentCheck, check_arguments, check_network
 from ...model.batches import num_samples
 from ...model.distributed import Processes
 from ...results import Measurement, Status
-from ...verbs.measuring import (
-    cards,
-    measure,
-    measured,
-    preflight,
-)
+from ...verbs.measuring import cards, measure, measured, preflight
 from ...verbs.spectra import Eigenvalues, eigenvalues
-from ..learning_rate.watch import (
-    RATES,
-    WARN_ABOVE,
-    RateWatch,
-    check_rates,
-)
-from .budget import (
-    Clock,
-    TimeBudget,
-    check_overhead,
-    parse_every,
-)
+from ..learning_rate.watch import RATES, WARN_ABOVE, RateWatch, check_rates
+from .budget import Clock, TimeBudget, check_overhead, parse_every
 from .eval_mode import eval_mode, fixed_samples
 from .rows import Row, Writer, open_sinks
 

@@ -9,12 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ground.errors import NotFinite, SpiritlevelError
-from ...ground.need import (
-    LARGEST,
-    need,
-    number,
-    whole,
-)
+from ...ground.need import LARGEST, need, number, whole
 from ...model.losses import CrossEntropy, Loss
 
 

@@ -15,12 +15,7 @@ from torch import Tensor
 from ...ground.errors import SpiritlevelError, brief
 from ...math.curvature import SignedColumn, SoftmaxCurvature
 from ...math.positions import OutputCurvature, PositionCurvature
-from ...model.losses import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    Loss,
-    MeanSquaredError,
-)
+from ...model.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 
 
 class GapSoftmax(SoftmaxCurvature):

@@ -13,24 +13,13 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from ...engine.head.head_layer import (
-    CONVOLUTIONS,
-    Head,
-    choose_head,
-    find_heads,
-)
+from ...engine.head.head_layer import CONVOLUTIONS, Head, choose_head, find_heads
 from ...ground.errors import SpiritlevelError
 from ...ground.need import need, one_of
 from ...math.head import head_kappa, head_trace
 from ...math.positions import Positions, row_curvature
 from ...model.layer_hooks import LayerUse
-from ...model.losses import (
-    AnyLoss,
-    CrossEntropy,
-    Loss,
-    resolve,
-    total_weight,
-)
+from ...model.losses import AnyLoss, CrossEntropy, Loss, resolve, total_weight
 from .argument_checks import check_labels, check_trained
 from .differentiable_curvature import differentiable_curvature
 from .forward_recorder import ForwardRecorder

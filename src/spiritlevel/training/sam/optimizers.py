@@ -39,12 +39,7 @@ from torch.optim import Optimizer
 
 from ...ground.errors import SpiritlevelError, brief
 from ...ground.need import need, number
-from .perturbation import (
-    Block,
-    Displacement,
-    climb_,
-    draw_in_ball,
-)
+from .perturbation import Block, Displacement, climb_, draw_in_ball
 from .perturbed_optimizer import AbstractPerturbedOptimizer
 
 

@@ -19,12 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...ground.errors import SpiritlevelError
-from .perturbation import (
-    Block,
-    Displacement,
-    blocks_of,
-    displaced,
-)
+from .perturbation import Block, Displacement, blocks_of, displaced
 from .perturbed_checks import (
     RADIUS,
     check_count,

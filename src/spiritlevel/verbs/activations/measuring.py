@@ -26,12 +26,7 @@ from ...model.linearity import bends
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records.measurements import Cost
-from ..operator.kinds import (
-    KIND,
-    Kind,
-    check_kind,
-    matrix_of,
-)
+from ..operator.kinds import KIND, Kind, check_kind, matrix_of
 from .record import ActivationCurvature
 
 if TYPE_CHECKING:

@@ -10,19 +10,8 @@ from typing import Any, ClassVar
 from ...ground.plain_text import visible
 from ...measures import EVERY, registered_cards
 from ...measures.confounders import MEASURED_ALONG
-from ...records.content import (
-    Cell,
-    Column,
-    Part,
-    Table,
-    Text,
-)
-from ...records.measurements import (
-    SHORT,
-    Measurement,
-    Report,
-    Status,
-)
+from ...records.content import Cell, Column, Part, Table, Text
+from ...records.measurements import SHORT, Measurement, Report, Status
 from ...records.notebooks import Shown
 from ...records.reading import Misread, Saved, to_plain
 from ...symmetries import CONFIDENCE_ONLY

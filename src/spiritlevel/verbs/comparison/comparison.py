@@ -10,12 +10,7 @@ from typing import Any, ClassVar
 from ...ground.errors import SpiritlevelError
 from ...ground.plain_text import visible
 from ...measures.confounders import GINI, MEASURED_ALONG
-from ...records.content import (
-    Column,
-    Part,
-    Table,
-    Text,
-)
+from ...records.content import Column, Part, Table, Text
 from ...records.measurements import Measurement, Report
 from ...records.notebooks import Shown, as_text
 from ...records.reading import Misread, Saved, to_plain
@@ -23,22 +18,8 @@ from .. import measuring as api
 from . import sentences
 from .answer import Ranking, scale_free
 from .digits import apart
-from .pairwise import (
-    AlsoDiffering,
-    Disagreement,
-    Explained,
-    Pair,
-    PairFindings,
-)
-from .ranking import (
-    Place,
-    counterparts,
-    directions,
-    flatness_sign,
-    flatter_by,
-    larger,
-    places,
-)
+from .pairwise import AlsoDiffering, Disagreement, Explained, Pair, PairFindings
+from .ranking import Place, counterparts, directions, flatness_sign, flatter_by, larger, places
 
 
 @dataclasses.dataclass(eq=False, repr=False)

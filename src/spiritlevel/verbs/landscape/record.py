@@ -11,12 +11,7 @@ from ...ground.errors import SpiritlevelError
 from ...records.content import Notes, Part, Text
 from ...records.measurements import Cost, Report
 from ...records.notebooks import Described
-from ...records.reading import (
-    IF_ANY,
-    Misread,
-    Saved,
-    read_settings,
-)
+from ...records.reading import IF_ANY, Misread, Saved, read_settings
 
 
 @dataclasses.dataclass(frozen=True)

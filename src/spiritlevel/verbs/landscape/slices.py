@@ -14,44 +14,18 @@ from torch import nn
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError, brief
 from ...ground.files.names import is_path
-from ...ground.need import (
-    is_number,
-    is_whole,
-    need,
-    one_of,
-    or_none,
-    whole,
-)
+from ...ground.need import is_number, is_whole, need, one_of, or_none, whole
 from ...measures.asked import MEASURES
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import verb
-from ...model.arguments import (
-    CHECKED_LATER,
-    ArgumentCheck,
-    are_texts,
-    is_flag,
-    is_text,
-)
+from ...model.arguments import CHECKED_LATER, ArgumentCheck, are_texts, is_flag, is_text
 from ...model.surroundings import call_settings
 from ...records.measurements import Report
 from ..measuring import cards
 from . import fingerprints
-from .directions import (
-    Slice,
-    eigen_slice,
-    path_slice,
-    random_slice,
-)
+from .directions import Slice, eigen_slice, path_slice, random_slice
 from .evaluation import Height
-from .grid import (
-    POINTS,
-    REACH,
-    check_grid,
-    coordinates,
-    evaluate_grid,
-    measure_points,
-    open_cache,
-)
+from .grid import POINTS, REACH, check_grid, coordinates, evaluate_grid, measure_points, open_cache
 from .networks import Network, as_networks
 from .record import Axis, Landscape, Mark
 

@@ -16,18 +16,8 @@ from ...ground.errors import SpiritlevelError, require
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import measuring, verb
 from ...records.measurements import Cost
-from .kinds import (
-    KIND,
-    Kind,
-    check_kind,
-    matrix_of,
-)
-from .solving import (
-    Multiply,
-    Solution,
-    check_solve,
-    conjugate_gradients,
-)
+from .kinds import KIND, Kind, check_kind, matrix_of
+from .solving import Multiply, Solution, check_solve, conjugate_gradients
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief
-from ...ground.need import (
-    is_number,
-    need,
-    number,
-    whole,
-)
+from ...ground.need import is_number, need, number, whole
 
 Multiply = Callable[[Tensor], Tensor]  # a block of columns by the matrix
 

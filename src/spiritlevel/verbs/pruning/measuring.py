@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from ...engine.diagonal import ggn_diagonal
 from ...engine.directions.column_pass import run_column_pass
 from ...engine.directions.families import NeuronDeletions
-from ...ground.need import (
-    is_number,
-    is_whole,
-    need,
-    or_none,
-    whole,
-)
+from ...ground.need import is_number, is_whole, need, or_none, whole
 from ...measures.setup import OnLayersFast, Setup
 from ...measures.verb import verb
 from ...model.arguments import ArgumentCheck, is_flag, is_text

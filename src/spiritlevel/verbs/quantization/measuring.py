@@ -15,32 +15,16 @@ from ...engine.directions.families import GivenChanges
 from ...engine.directions.product_pass import run_product_pass
 from ...engine.directions.tally import Directional
 from ...ground.errors import NotApplicable
-from ...ground.need import (
-    is_number,
-    is_whole,
-    need,
-    or_none,
-    whole,
-)
+from ...ground.need import is_number, is_whole, need, or_none, whole
 from ...measures.setup import OnLayersFast, Setup
 from ...measures.verb import verb
-from ...model.arguments import (
-    CHECKED_LATER,
-    ArgumentCheck,
-    is_flag,
-    is_text,
-)
+from ...model.arguments import CHECKED_LATER, ArgumentCheck, is_flag, is_text
 from ...model.layers.patches import TransposedLinearRule
 from ...model.weight_matrices import WeightMatrix
 from ..changes.weight_changes import WeightChanges
 from .assignment import size_budget
 from .records import Quantization, Width
-from .rounding import (
-    Ranges,
-    Rounding,
-    Scheme,
-    check_bits,
-)
+from .rounding import Ranges, Rounding, Scheme, check_bits
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -22,12 +22,7 @@ from spiritlevel.pages.figures.style import (
 
 from ...population.population import Population
 from ...population.storage.store import Store
-from .columns import (
-    axis_title,
-    finished,
-    num_runs,
-    spans_decades,
-)
+from .columns import axis_title, finished, num_runs, spans_decades
 from .scatter import small_legend
 
 if TYPE_CHECKING:

@@ -20,12 +20,7 @@ from spiritlevel.pages.figures.style import (
 
 from ...population.population import Population, numbers_of
 from ...population.storage.store import Store
-from .columns import (
-    EPOCH_WORDS,
-    QUARTILES,
-    finished,
-    num_runs,
-)
+from .columns import EPOCH_WORDS, QUARTILES, finished, num_runs
 from .scatter import small_legend
 
 if TYPE_CHECKING:

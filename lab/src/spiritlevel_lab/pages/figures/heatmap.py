@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spiritlevel.ground.errors import SpiritlevelError, require
-from spiritlevel.pages.figures.style import (
-    COLUMN,
-    PAGE,
-    PRINT_FONT,
-    new_axes,
-    shown,
-    title,
-)
+from spiritlevel.pages.figures.style import COLUMN, PAGE, PRINT_FONT, new_axes, shown, title
 
 from ...population.population import Population
 from ...population.storage.store import Store

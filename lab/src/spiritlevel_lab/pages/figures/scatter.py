@@ -25,13 +25,7 @@ from spiritlevel.pages.fitted_line import fitted_line
 
 from ...population.population import Population
 from ...population.storage.store import Store
-from .columns import (
-    Pairs,
-    axis_title,
-    finished,
-    pairs,
-    rank_correlation,
-)
+from .columns import Pairs, axis_title, finished, pairs, rank_correlation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,14 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spiritlevel.ground.errors import SpiritlevelError, suggestion
-from spiritlevel.pages.figures.style import (
-    COLOURS,
-    COLUMN,
-    MARKERS,
-    PAGE,
-    PRINT_DPI,
-    new_figure,
-)
+from spiritlevel.pages.figures.style import COLOURS, COLUMN, MARKERS, PAGE, PRINT_DPI, new_figure
 
 from ...population.population import Population
 from ...statistics import StudyStatistics
@@ -26,14 +19,7 @@ from .dynamics import training
 from .forest import correlations
 from .heatmap import agreement
 from .profiles import layer_profile
-from .scatter import (
-    BOUND,
-    VIEWS,
-    View,
-    bound,
-    measure_against,
-    small_legend,
-)
+from .scatter import BOUND, VIEWS, View, bound, measure_against, small_legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,12 +6,7 @@ import dataclasses
 import math
 
 from spiritlevel.measures import names
-from spiritlevel.records.content import (
-    Cards,
-    Page,
-    Section,
-    Text,
-)
+from spiritlevel.records.content import Cards, Page, Section, Text
 from spiritlevel.results import Progress
 
 from ...population import population_statistics
@@ -24,20 +19,9 @@ from ...statistics import MeasureStatistics, StudyStatistics
 from ...statistics.correlations import FINDINGS
 from ...statistics.text import JUDGED, percent
 from ..study_sections import leading_sections
-from . import (
-    study_correlations,
-    study_figures,
-    study_pairs,
-    study_tables,
-    study_training,
-)
+from . import study_correlations, study_figures, study_pairs, study_tables, study_training
 from .study_subject import subject
-from .study_words import (
-    chance,
-    coefficient,
-    machines,
-    title,
-)
+from .study_words import chance, coefficient, machines, title
 
 
 def page_of(

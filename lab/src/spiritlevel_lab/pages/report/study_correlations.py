@@ -5,15 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from spiritlevel.records.content import (
-    Cell,
-    Coefficient,
-    Column,
-    Part,
-    Section,
-    Table,
-    Text,
-)
+from spiritlevel.records.content import Cell, Coefficient, Column, Part, Section, Table, Text
 
 from ...statistics import Correlation, MeasureStatistics, StudyStatistics
 from ...statistics.levels import Within

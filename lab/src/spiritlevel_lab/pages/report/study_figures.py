@@ -8,13 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from spiritlevel.records.content import (
-    Cell,
-    Chart,
-    Column,
-    Section,
-    Table,
-)
+from spiritlevel.records.content import Cell, Chart, Column, Section, Table
 
 from ...population.population import Population
 from ...statistics import Correlation, spearman

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from spiritlevel.records.content import (
-    Cell,
-    Column,
-    Section,
-    Table,
-)
+from spiritlevel.records.content import Cell, Column, Section, Table
 
 from ...population.population import TARGETS, Population
 from ...statistics import StudyStatistics

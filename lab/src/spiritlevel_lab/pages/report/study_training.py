@@ -6,13 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from spiritlevel.records.content import (
-    Cell,
-    Chart,
-    Column,
-    Section,
-    Table,
-)
+from spiritlevel.records.content import Cell, Chart, Column, Section, Table
 
 from ...population.population import Population, Row, numbers_of
 from .study_numbers import quartiles

@@ -12,12 +12,7 @@ from typing import Any
 from ...population.storage.copies import files_of
 from ...population.storage.database import DATABASE
 from .monitors import SUFFIXES, monitor_state
-from .reading import (
-    Stamp,
-    Unreadable,
-    is_settled,
-    stamp,
-)
+from .reading import Stamp, Unreadable, is_settled, stamp
 from .studies import study_state
 
 MOST_MONITORS = 12  # the newest files of a folder

@@ -6,21 +6,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from spiritlevel.records.content import (
-    Cell,
-    Figure,
-    Panels,
-    Series,
-    Table,
-)
+from spiritlevel.records.content import Cell, Figure, Panels, Series, Table
 
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    above,
-    fact,
-    verdict,
-    with_added,
-)
+from ...claims.findings import above, fact, verdict, with_added
 from ...claims.numbers import plain
 from ...claims.population import GAP
 from ...claims.rows import column

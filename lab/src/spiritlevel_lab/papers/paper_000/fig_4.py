@@ -5,35 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from spiritlevel.records.content import (
-    Cell,
-    Figure,
-    Panels,
-    Series,
-    Table,
-)
+from spiritlevel.records.content import Cell, Figure, Panels, Series, Table
 
 from ...claims.contrasts import factor
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    Finding,
-    above,
-    below,
-    every,
-    verdict,
-)
+from ...claims.findings import Finding, above, below, every, verdict
 from ...claims.numbers import mean, plain
 from ...claims.population import GAP, finite_rows
 from ...claims.rows import column
 from ...statistics import spearman
 from .flatness_panels import FLATNESS
-from .optimizers_and_rates import (
-    ADAMW,
-    HEAD,
-    SGD,
-    ByRate,
-    by_optimizer_and_rate,
-)
+from .optimizers_and_rates import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
 
 ERROR_GAP = "error_gap"
 ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share

@@ -9,12 +9,7 @@ from collections.abc import Sequence
 
 from spiritlevel.records.content import Cell, Table
 
-from ...claims.experiment import (
-    Experiment,
-    Outcome,
-    Row,
-    titled,
-)
+from ...claims.experiment import Experiment, Outcome, Row, titled
 from ...claims.findings import estimate
 from ...claims.numbers import CONFIDENCE, IntervalEstimate, mean
 from ...claims.population import FEW, GAP, why

@@ -9,29 +9,12 @@ from spiritlevel.records.content import Cell, Figure, Table
 
 from ...claims.contrasts import factor, line
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    above,
-    below,
-    estimate,
-    every,
-    fact,
-    verdict,
-    with_added,
-)
+from ...claims.findings import above, below, estimate, every, fact, verdict, with_added
 from ...claims.numbers import IntervalEstimate, mean
 from ...claims.rows import column
 from ...statistics import spearman
 from .tasks_dynamics import SHARES, distinct_shares
-from .tasks_transfer import (
-    ACCURACY,
-    FLATNESS,
-    FROZEN,
-    HIGH,
-    LOSS,
-    LOW,
-    PEAK,
-    STRATEGIES,
-)
+from .tasks_transfer import ACCURACY, FLATNESS, FROZEN, HIGH, LOSS, LOW, PEAK, STRATEGIES
 
 TOGETHER = "Spearman, final flatness and accuracy"
 P = "p of that correlation (the paper: below this)"

@@ -10,13 +10,7 @@ from spiritlevel.records.content import Panels
 
 from ...claims.contrasts import factor
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    NOT_YET,
-    Finding,
-    every,
-    fact,
-    verdict,
-)
+from ...claims.findings import NOT_YET, Finding, every, fact, verdict
 from ...claims.numbers import IntervalEstimate, plain
 from ...claims.population import GAP
 from ...claims.rows import column

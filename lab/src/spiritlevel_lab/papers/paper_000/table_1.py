@@ -5,32 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from spiritlevel.records.content import (
-    Cell,
-    Figure,
-    Series,
-    Table,
-)
+from spiritlevel.records.content import Cell, Figure, Series, Table
 
 from ...claims.contrasts import factor, line
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    Finding,
-    above,
-    every,
-    fact,
-    verdict,
-)
+from ...claims.findings import Finding, above, every, fact, verdict
 from ...claims.numbers import IntervalEstimate, mean
 from ...claims.rows import column, grouped
-from .tasks_trace import (
-    FUNCTORCH_MIB,
-    IMAGES,
-    KAPPA_ERROR,
-    KERNELS,
-    SECONDS,
-    TRACE_ERROR,
-)
+from .tasks_trace import FUNCTORCH_MIB, IMAGES, KAPPA_ERROR, KERNELS, SECONDS, TRACE_ERROR
 
 WEIGHTS = "task.weights"
 EXACT = 1e-9  # relative, in float64: rounding, and no more

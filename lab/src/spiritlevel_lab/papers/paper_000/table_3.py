@@ -10,19 +10,9 @@ from spiritlevel.math.student import t_quantile
 from spiritlevel.records.content import Table
 
 from ...claims.contrasts import group_points
-from ...claims.experiment import (
-    Experiment,
-    Outcome,
-    Row,
-    titled,
-)
+from ...claims.experiment import Experiment, Outcome, Row, titled
 from ...claims.findings import above, estimate, verdict
-from ...claims.numbers import (
-    CONFIDENCE,
-    IntervalEstimate,
-    mean,
-    plain,
-)
+from ...claims.numbers import CONFIDENCE, IntervalEstimate, mean, plain
 from ...claims.population import (
     CONFOUNDERS,
     FEW,
@@ -35,18 +25,8 @@ from ...claims.population import (
     whole_catalogue,
 )
 from ...claims.rows import column, grouped
-from ...claims.settings import (
-    levels_of,
-    levels_tables,
-    over_settings,
-    partial_over_settings,
-)
-from ...statistics import (
-    Correlation,
-    Regression,
-    regression,
-    spearman,
-)
+from ...claims.settings import levels_of, levels_tables, over_settings, partial_over_settings
+from ...statistics import Correlation, Regression, regression, spearman
 from .optimizers_and_rates import HEAD, ByRate, by_optimizer_and_rate
 
 ERROR_GAP, ACCURACY = "error_gap", "train_accuracy"

@@ -11,14 +11,7 @@ from ...claims.experiment import Experiment, Outcome, Row
 from ...claims.findings import below, verdict
 from ...claims.numbers import IntervalEstimate, mean
 from ...claims.rows import column
-from .tasks_dynamics import (
-    ACCURACY,
-    FIRST,
-    FLATNESS,
-    MIRRORED,
-    SHARES,
-    distinct_shares,
-)
+from .tasks_dynamics import ACCURACY, FIRST, FLATNESS, MIRRORED, SHARES, distinct_shares
 
 VARIANTS = ("slow", "fast")
 LAST = f"{FLATNESS}/100"

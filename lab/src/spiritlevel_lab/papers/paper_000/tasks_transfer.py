@@ -18,13 +18,7 @@ from ...population.runs.running import train
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
 from ...population.settings.sections import DataSettings
-from .tasks_dynamics import (
-    SHARES,
-    before_training,
-    check_followed,
-    moment_at,
-    moments,
-)
+from .tasks_dynamics import SHARES, before_training, check_followed, moment_at, moments
 
 LOW, HIGH, FROZEN = STRATEGIES = ("low", "high", "frozen")
 FLATNESS, PEAK, ACCURACY, LOSS = (

@@ -5,24 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from spiritlevel.records.content import (
-    Cell,
-    Figure,
-    Series,
-    Table,
-)
+from spiritlevel.records.content import Cell, Figure, Series, Table
 
 from ...claims.experiment import Experiment, Outcome, Row
 from ...claims.findings import fact, verdict
 from ...claims.numbers import IntervalEstimate, mean, plain
 from ...claims.rows import column, grouped
-from .tasks_scaling import (
-    ALL,
-    PAIR,
-    PLAIN,
-    TEST,
-    TRAIN,
-)
+from .tasks_scaling import ALL, PAIR, PLAIN, TEST, TRAIN
 
 NETWORK = "model"
 LARGEST = "curvature.lambda_max"

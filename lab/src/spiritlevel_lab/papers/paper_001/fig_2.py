@@ -7,12 +7,7 @@ from collections.abc import Sequence
 
 from spiritlevel.records.content import Cell, Table
 
-from ...claims.experiment import (
-    Experiment,
-    Outcome,
-    Row,
-    titled,
-)
+from ...claims.experiment import Experiment, Outcome, Row, titled
 from ...claims.findings import estimate
 from ...claims.numbers import mean
 from ...claims.rows import column, grouped

@@ -9,12 +9,7 @@ from collections.abc import Mapping, Sequence
 from spiritlevel.records.content import Cell, Table
 
 from ...claims.contrasts import line
-from ...claims.experiment import (
-    Experiment,
-    Outcome,
-    Row,
-    titled,
-)
+from ...claims.experiment import Experiment, Outcome, Row, titled
 from ...claims.findings import above, verdict
 from ...claims.numbers import IntervalEstimate, mean
 from ...claims.rows import at_points, column

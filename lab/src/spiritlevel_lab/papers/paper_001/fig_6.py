@@ -7,13 +7,7 @@ from collections.abc import Sequence
 
 from ...claims.contrasts import difference
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    Finding,
-    below,
-    unmoved,
-    verdict,
-    with_added,
-)
+from ...claims.findings import Finding, below, unmoved, verdict, with_added
 from ...claims.numbers import mean
 from ...claims.rows import column, grouped
 from ..recipes.recipe import Recipe

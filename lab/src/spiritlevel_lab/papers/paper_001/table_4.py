@@ -10,12 +10,7 @@ from ...claims.findings import Agreement, Finding, missed
 from ...claims.numbers import IntervalEstimate, mean
 from ...claims.rows import column
 from ..recipes.recipe import outcome
-from .tasks_noise_finetuning import (
-    STANDARD,
-    STRONG,
-    TRAIN,
-    WEAK,
-)
+from .tasks_noise_finetuning import STANDARD, STRONG, TRAIN, WEAK
 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:

@@ -10,12 +10,7 @@ import torch
 from spiritlevel.inputs.checkpoints import checkpoint_bytes
 
 from ...population.registry import read_task, task
-from ...population.run_results import (
-    EpochRow,
-    History,
-    MeasurementRow,
-    RunResult,
-)
+from ...population.run_results import EpochRow, History, MeasurementRow, RunResult
 from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.running import train

@@ -7,15 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    Agreement,
-    Finding,
-    Result,
-    above,
-    estimate,
-    missed,
-    unmoved,
-)
+from ...claims.findings import Agreement, Finding, Result, above, estimate, missed, unmoved
 from ...statistics import Correlation, spearman
 from ..recipes.recipe import Recipe
 

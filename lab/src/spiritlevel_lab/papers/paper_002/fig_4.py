@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    Finding,
-    Result,
-    fact,
-    verdict,
-)
+from ...claims.findings import Finding, Result, fact, verdict
 from ...statistics import spearman
 from ..recipes.recipe import Recipe
 from .class_separation import FEATURES

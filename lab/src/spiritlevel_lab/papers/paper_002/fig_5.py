@@ -7,26 +7,9 @@ from collections.abc import Sequence
 
 from spiritlevel.records.content import Table
 
-from ...claims.experiment import (
-    Experiment,
-    Outcome,
-    Row,
-    titled,
-)
-from ...claims.findings import (
-    above,
-    fact,
-    missed,
-    verdict,
-    with_added,
-)
-from ...claims.population import (
-    correlations,
-    scatter,
-    strongest,
-    whole_catalogue,
-    why,
-)
+from ...claims.experiment import Experiment, Outcome, Row, titled
+from ...claims.findings import above, fact, missed, verdict, with_added
+from ...claims.population import correlations, scatter, strongest, whole_catalogue, why
 from ...claims.settings import levels_tables
 from ...statistics import Correlation
 

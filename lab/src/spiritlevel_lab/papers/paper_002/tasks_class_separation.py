@@ -18,13 +18,7 @@ from ...population.run_results import EpochRow, RunResult
 from ...population.runs.run_data import derived_generator
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
-from .class_separation import (
-    Clouds,
-    fit_logistic,
-    fit_ridge,
-    inputs_of,
-    random_extractor,
-)
+from .class_separation import Clouds, fit_logistic, fit_ridge, inputs_of, random_extractor
 
 FITS = {"ridge": (fit_ridge, "mse"), "logistic": (fit_logistic, "bce")}
 

@@ -5,30 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from spiritlevel.records.content import (
-    Cell,
-    Figure,
-    Panels,
-    Series,
-    Table,
-)
+from spiritlevel.records.content import Cell, Figure, Panels, Series, Table
 
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    Agreement,
-    Finding,
-    above,
-    estimate,
-    fact,
-    missed,
-    verdict,
-)
-from ...claims.population import (
-    CONFOUNDERS,
-    GAP,
-    scatter,
-    why,
-)
+from ...claims.findings import Agreement, Finding, above, estimate, fact, missed, verdict
+from ...claims.population import CONFOUNDERS, GAP, scatter, why
 from ...claims.rows import column
 from ...claims.settings import (
     levels_of,

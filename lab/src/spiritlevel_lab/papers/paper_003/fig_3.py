@@ -8,20 +8,8 @@ from collections.abc import Mapping, Sequence
 from spiritlevel.records.content import Figure, Panels, Series
 
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    above,
-    estimate,
-    every,
-    fact,
-    verdict,
-)
-from ...claims.population import (
-    FEW,
-    GAP,
-    correlations,
-    scatter,
-    why,
-)
+from ...claims.findings import above, estimate, every, fact, verdict
+from ...claims.population import FEW, GAP, correlations, scatter, why
 from ...claims.rows import column, grouped
 from ...claims.settings import levels_tables
 from ...statistics import Correlation, spearman

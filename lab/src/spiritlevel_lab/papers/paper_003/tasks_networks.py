@@ -13,12 +13,7 @@ from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.checkpoints import checkpoint_bytes, load_checkpoint
 
 from ...population.registry import read_task, task
-from ...population.run_results import (
-    EpochRow,
-    History,
-    MeasurementRow,
-    RunResult,
-)
+from ...population.run_results import EpochRow, History, MeasurementRow, RunResult
 from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
@@ -27,13 +22,7 @@ from ...population.runs.running import train
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
 from ...population.storage.store import Store
-from .rescaling import (
-    KINDS,
-    LAYERS,
-    NEURONS,
-    output_change,
-    rescaled,
-)
+from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
 
 CHANGE = "task.output_change"
 HESSIAN = {"scaled.trace": "task.trace", "scaled.lambda_max": "task.lambda_max"}

@@ -12,13 +12,7 @@ from spiritlevel.records.content import Figure
 
 from ...claims.contrasts import line
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import (
-    NOT_YET,
-    Finding,
-    Result,
-    fact,
-    verdict,
-)
+from ...claims.findings import NOT_YET, Finding, Result, fact, verdict
 from ...claims.numbers import IntervalEstimate, plain
 from ...claims.rows import column
 from ..recipes.recipe import Recipe

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...claims.population import (
-    CONFOUNDERS,
-    FEW,
-    GAP,
-    why,
-)
+from ...claims.population import CONFOUNDERS, FEW, GAP, why
 from .runs import GroupedRuns, Spec
 from .sentences import filled
 

@@ -23,12 +23,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spiritlevel.records.content import (
-    Cell,
-    Figure,
-    IntervalEstimate,
-    Table,
-)
+from spiritlevel.records.content import Cell, Figure, IntervalEstimate, Table
 
 from ...claims.contrasts import Groups, ratios
 from ...claims.experiment import Experiment, Outcome, Row

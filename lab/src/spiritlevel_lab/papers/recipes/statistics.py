@@ -27,12 +27,7 @@ from ...claims.numbers import as_correlation, mean, share
 from ...claims.population import squared
 from ...claims.rows import at_points, column
 from ...claims.settings import levels_of, over_settings
-from ...statistics import (
-    Correlation,
-    partial_correlation,
-    pearson,
-    spearman,
-)
+from ...statistics import Correlation, partial_correlation, pearson, spearman
 from .runs import GroupedRuns, Spec, among
 
 Number = IntervalEstimate | Correlation | int | str

@@ -27,12 +27,7 @@ from spiritlevel.records.reading import Misread, parse_json
 
 from ..population import KNOWN_OUTCOMES
 from ..settings.plain_values import read_yaml
-from .columns import (
-    CHECKPOINT,
-    UNDERSTOOD,
-    ColumnRoles,
-    NetworkTable,
-)
+from .columns import CHECKPOINT, UNDERSTOOD, ColumnRoles, NetworkTable
 
 STATE = "trainer_state.json"  # of Hugging Face's Trainer
 LIGHTNING = "checkpoints"  # the folder in which Lightning puts them

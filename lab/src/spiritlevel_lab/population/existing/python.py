@@ -28,26 +28,9 @@ from ..settings.keys import readers_of
 from ..settings.measuring import MeasureSettings
 from ..settings.run import RunSettings
 from ..storage.integrity import check_database
-from .columns import (
-    CHECKPOINT,
-    SEED,
-    ColumnRoles,
-    NetworkTable,
-    read_networks,
-)
-from .measuring import (
-    IN_PYTHON,
-    MeasuredNetwork,
-    fingerprint,
-    measured,
-    state_of,
-)
-from .studies import (
-    SAME_WEIGHTS,
-    check_number,
-    open_store,
-    study_of,
-)
+from .columns import CHECKPOINT, SEED, ColumnRoles, NetworkTable, read_networks
+from .measuring import IN_PYTHON, MeasuredNetwork, fingerprint, measured, state_of
+from .studies import SAME_WEIGHTS, check_number, open_store, study_of
 
 Given = nn.Module | str | os.PathLike[str]
 

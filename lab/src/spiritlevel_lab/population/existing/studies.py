@@ -26,13 +26,7 @@ from ..settings.run import RunSettings
 from ..storage.database import DATABASE
 from ..storage.store import Store
 from .columns import CHECKPOINT, INITIAL
-from .measuring import (
-    TASK,
-    CheckpointTask,
-    empty_network,
-    fingerprint,
-    load_parts,
-)
+from .measuring import TASK, CheckpointTask, empty_network, fingerprint, load_parts
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
 SAME_WEIGHTS = (

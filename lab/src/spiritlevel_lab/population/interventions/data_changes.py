@@ -14,12 +14,7 @@ from torch.nn import functional as F
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.need import need, number, one_of
 
-from .checks import (
-    check_images,
-    check_labels,
-    check_share,
-    count_of,
-)
+from .checks import check_images, check_labels, check_share, count_of
 
 CORNERS = ("bottom-left", "bottom-right", "top-left", "top-right")
 

@@ -11,13 +11,7 @@ from torch import Tensor, nn
 from spiritlevel.inputs.checkpoints import checkpoint_bytes
 from spiritlevel.verbs import measuring as api
 
-from ..run_results import (
-    EpochRow,
-    MeasurementRow,
-    RunResult,
-    failure,
-    rows_of,
-)
+from ..run_results import EpochRow, MeasurementRow, RunResult, failure, rows_of
 from ..settings.run import RunSettings
 from .machine import machine
 from .networks import NetworkRun

@@ -18,23 +18,14 @@ from spiritlevel.ground.errors import SpiritlevelError, brief
 from spiritlevel.ground.files.names import check_name
 from spiritlevel.inputs.checkpoints import load_weights
 from spiritlevel.inputs.models import build
-from spiritlevel.training.norm_control.control import (
-    NORMS,
-    constrain_weights_,
-    replace_norms,
-)
+from spiritlevel.training.norm_control.control import NORMS, constrain_weights_, replace_norms
 
 from ..interventions import bias_shift, mask_feature_maps
 from ..run_results import History
 from ..settings.run import RunSettings
 from ..storage.database import DATABASE, unusable
 from .outcomes import Ending, EpochSteps
-from .run_data import (
-    DTYPES,
-    RunData,
-    derived_generator,
-    load_data,
-)
+from .run_data import DTYPES, RunData, derived_generator, load_data
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LAYERS = (nn.Linear, *CONVOLUTIONS)

@@ -19,12 +19,7 @@ from .networks import NetworkRun
 from .outcomes import finite
 from .run_data import derived_seed
 from .tasks import run_task
-from .training_snapshots import (
-    OnEpoch,
-    RunAttempt,
-    at_work,
-    current,
-)
+from .training_snapshots import OnEpoch, RunAttempt, at_work, current
 
 EVALUATED = 1024  # samples at a time
 

@@ -22,13 +22,7 @@ from spiritlevel.training.sam.optimizers import build_perturbed
 
 from ..settings.run import RunSettings
 from ..settings.training import TrainingSettings
-from .faster_steps import (
-    BatchForward,
-    Captured,
-    Fused,
-    Recorded,
-    recordable,
-)
+from .faster_steps import BatchForward, Captured, Fused, Recorded, recordable
 from .networks import NetworkRun
 from .outcomes import EpochSteps, StepMeans
 from .run_data import derived_generator

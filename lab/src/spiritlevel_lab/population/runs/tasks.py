@@ -21,12 +21,7 @@ from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.results import Measurement, Report, Status
 
 from ..registry import find_task
-from ..run_results import (
-    MeasurementRow,
-    RunResult,
-    row_of,
-    rows_of,
-)
+from ..run_results import MeasurementRow, RunResult, row_of, rows_of
 from ..settings.run import RunSettings
 from .machine import machine
 from .outcomes import TASK_DONE

@@ -13,13 +13,7 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 from spiritlevel.ground.files.names import check_name
 
-from .keys import (
-    as_mapping,
-    check_keys,
-    is_scalar,
-    must_be,
-    readers_of,
-)
+from .keys import as_mapping, check_keys, is_scalar, must_be, readers_of
 from .measuring import check_measures
 from .networks import axes_of, read_networks
 from .plain_values import check_plain, read_yaml

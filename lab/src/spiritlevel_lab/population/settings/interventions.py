@@ -8,15 +8,7 @@ from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError
 
-from .keys import (
-    SettingsSection,
-    as_mapping,
-    count,
-    number,
-    one_of,
-    read_section,
-    text,
-)
+from .keys import SettingsSection, as_mapping, count, number, one_of, read_section, text
 
 COMPANIONS = {  # keys that mean something only with another one
     "label_noise_kind": "label_noise",

@@ -10,15 +10,7 @@ from spiritlevel.engine.precision import Precision
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.measures.options import as_options
 
-from .keys import (
-    SettingsSection,
-    as_mapping,
-    checked,
-    count,
-    is_scalar,
-    must_be,
-    read_section,
-)
+from .keys import SettingsSection, as_mapping, checked, count, is_scalar, must_be, read_section
 
 PRECISION = tuple(field.name for field in dataclasses.fields(Precision))
 STUDYS_OWN = ("samples", "batch", "options")

@@ -12,13 +12,7 @@ from typing import Any, cast
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.need import is_number
 
-from .keys import (
-    ValueCheck,
-    as_mapping,
-    check_keys,
-    is_scalar,
-    must_be,
-)
+from .keys import ValueCheck, as_mapping, check_keys, is_scalar, must_be
 
 SEED = ValueCheck(int, "a whole number of at least 0", lambda v: v >= 0)
 

@@ -31,12 +31,7 @@ from ..settings.run import RunSettings
 from . import schema
 from .claims import Claim as Claim
 from .claims import Counts as Counts
-from .claims import (
-    number_of_machine,
-    release_lost,
-    take,
-    update_claimed,
-)
+from .claims import number_of_machine, release_lost, take, update_claimed
 from .copies import copy_store, is_writable
 from .database import (
     DATABASE,
