@@ -18,12 +18,7 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from spiritlevel.inputs.data import digits
 from spiritlevel.inputs.models import mlp
-from spiritlevel.pages.figures import (
-    COLOURS,
-    LINES,
-    new_figure,
-    save,
-)
+from spiritlevel.pages.figures import COLOURS, LINES, new_figure, save
 
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)
 DRAWN = (1.0, 8.0, 16.0)  # of them, in the picture of the loss
