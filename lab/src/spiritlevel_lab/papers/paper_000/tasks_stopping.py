@@ -21,8 +21,8 @@ from ...population.runs.measuring import complete
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
 from ...population.runs.running import train
-from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
+from ..task_numbers import with_numbers
 from .tasks_dynamics import Moment, check_followed, moments
 
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -57,8 +57,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     result = complete(run)
     if run.history.outcome == DIVERGED:
         return result
-    more = task_result(settings, stops(moments(run.history), arguments), device=device)
-    return dataclasses.replace(result, measurements=result.measurements + more.measurements)
+    return with_numbers(result, settings, stops(moments(run.history), arguments), device)
 
 
 def stops(seen: Sequence[Moment], arguments: StoppingArguments) -> dict[str, float]:
