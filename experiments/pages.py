@@ -11,10 +11,9 @@ from __future__ import annotations
 import argparse
 import pathlib
 
-from publishing.pages import write_pages
-
 import spiritlevel as sl
 from publishing import audited
+from publishing.pages import write_pages
 from spiritlevel_lab import Store
 from spiritlevel_lab.papers import record
 from spiritlevel_lab.papers.records import save

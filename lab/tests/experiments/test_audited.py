@@ -4,11 +4,11 @@ import json
 import math
 
 import pytest
-from publishing.audited import AuditRecord, audit_table, load_all, save
-from publishing.pages import pages
 from torch import nn
 
 import spiritlevel as sl
+from publishing.audited import AuditRecord, audit_table, load_all, save
+from publishing.pages import pages
 from spiritlevel import SpiritlevelError
 from spiritlevel.pages.markdown import escape
 from spiritlevel.symmetries import CONFIDENCE_ONLY

@@ -7,11 +7,11 @@ import re
 import xml.etree.ElementTree
 
 import pytest
+
 from publishing.pages import analysed, pages, write_pages
 from publishing.recorded import load
 from publishing.render import render
 from publishing.results import ScaleResult
-
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.measures import names as measures
 from spiritlevel.pages.figures.series import svg

@@ -4,6 +4,7 @@ import math
 import re
 
 import pytest
+
 from publishing.in_short import in_short
 from publishing.population_lines import OVER_ALL, WITHIN, MeasuredPopulation, MeasureLine
 from publishing.recorded import load
@@ -11,7 +12,6 @@ from publishing.results import ScaleResult
 from publishing.scale_table import scale_table
 from publishing.summary import claims_table
 from publishing.what_holds import _in_words, further_populations, what_holds
-
 from spiritlevel.records.content import Table
 from spiritlevel_lab.claims.experiment import Outcome
 from spiritlevel_lab.claims.findings import Finding, above, fact

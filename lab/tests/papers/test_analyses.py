@@ -4,9 +4,9 @@ import math
 
 import numpy
 import pytest
-from publishing.recorded import SCALES
 from scipy import stats
 
+from publishing.recorded import SCALES
 from spiritlevel_lab.claims.numbers import mean, plain, share
 from spiritlevel_lab.papers import find, names
 from spiritlevel_lab.papers.paper_002.class_separation import FEATURES

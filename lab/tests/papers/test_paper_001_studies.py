@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy
 import pytest
+
 from publishing.render import render
 from publishing.results import ScaleResult
-
 from spiritlevel_lab.papers import find
 from spiritlevel_lab.papers.records import Record
 from spiritlevel_lab.population import control

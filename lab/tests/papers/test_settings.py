@@ -5,10 +5,10 @@ import math
 import numpy
 import pytest
 import torch
-from publishing.recorded import load
 from scipy import stats
 
 import spiritlevel as sl
+from publishing.recorded import load
 from spiritlevel.measures.confounders import factors_held_fixed
 from spiritlevel.pages.fitted_line import fitted_line
 from spiritlevel_lab.claims.findings import estimate

@@ -3,8 +3,8 @@
 import math
 
 import pytest
-from publishing.recorded import load
 
+from publishing.recorded import load
 from spiritlevel.records.content import Table
 from spiritlevel_lab.claims.experiment import Experiment, Outcome
 from spiritlevel_lab.claims.findings import VERDICTS, above, verdict
