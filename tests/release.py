@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).parents[1]
 GITHUB = "https://github.com/"
 KINDS = {".cff", ".ipynb", ".md", ".py", ".toml", ".yml"}  # of files that hold links
-FOLDERS = ("docs", "examples", "src", "tests")
+FOLDERS = ("docs", "examples", "lab", "src", "tests")
 HOSTS = ("github.com", "raw.githubusercontent.com", "colab.research.google.com/github")
 
 
@@ -79,6 +79,13 @@ def problems(tag: str, published_from: str, root: pathlib.Path = ROOT) -> list[s
     [version] = re.findall(r'^version = "(.+)"', project, flags=re.M)
     changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     found = []
+    lab = (root / "lab" / "pyproject.toml").read_text(encoding="utf-8")
+    for said in re.findall(r'^version = "(.+)"', lab, flags=re.M):
+        if said != version:
+            found.append(f"lab/pyproject.toml holds version {said}, and not {version}")
+    for said in re.findall(r'"spiritlevel[^"]*==([^"]+)"', project + lab):
+        if said != version:
+            found.append(f"one distribution asks for {said} of the other, and not for {version}")
     if tag != f"v{version}":
         found.append(f"the tag is {tag}, but pyproject.toml holds version {version}")
     if not re.search(rf"^## \[{re.escape(version)}\] - 20\d\d-\d\d-\d\d$", changes, flags=re.M):

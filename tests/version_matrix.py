@@ -1,4 +1,4 @@
-"""The wheel with the oldest and the newest versions, on every Python that is installed here.
+"""The wheels with the oldest and the newest versions, on every Python that is installed here.
 
 `make matrix` runs it; `python tests/version_matrix.py dist newest-3.11` runs one case alone. Each
 case gets an empty environment below .venv-matrix, without the repository on its path, and runs
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).parents[1]
 WORK = ROOT / ".venv-matrix"
@@ -95,17 +96,18 @@ def cpu_index() -> list[str]:
     return ["--extra-index-url", CPU_INDEX]
 
 
-def installed(inside: pathlib.Path, case: str, wheel: pathlib.Path) -> str:
+def installed(inside: pathlib.Path, case: str, wheels: Sequence[pathlib.Path]) -> str:
     """Install everything, and return which torch it is. LookupError where the index lacks it."""
     text = CASES[case].read_text(encoding="utf-8")
     others = inside.parent / "constraints.txt"  # the version of torch stands in the request
     others.write_text(re.sub(r"^torch==.*\n", "", text, flags=re.M), encoding="utf-8")
-    wanted = f"{wheel}[cli,study,report,plots,frames]"
+    instrument, laboratory = wheels
+    wanted = (f"{instrument}[cli,scipy,report,plots,frames]", laboratory)
     extra = ("pytest", "pytest-xdist", "scikit-learn")
     why = ""
     for torch in builds_of_torch(text):
         pip = (inside, "-m", "pip", "install", "-q", "--only-binary", ":all:", "-c", others)
-        found = run(*pip, *cpu_index(), torch, wanted, *extra)
+        found = run(*pip, *cpu_index(), torch, *wanted, *extra)
         if found.returncode == 0:
             return torch
         lines = [line for line in found.stderr.splitlines() if line.startswith("ERROR")]
@@ -113,7 +115,7 @@ def installed(inside: pathlib.Path, case: str, wheel: pathlib.Path) -> str:
     raise LookupError(why)
 
 
-def tried(case: str, version: str, python: str, wheel: pathlib.Path) -> str:
+def tried(case: str, version: str, python: str, wheels: Sequence[pathlib.Path]) -> str:
     """What became of one case, in a few words; the first is ok, skipped or FAILED."""
     folder = WORK / f"{case}-{version}"
     run(python, "-m", "venv", "--clear", folder)
@@ -121,7 +123,7 @@ def tried(case: str, version: str, python: str, wheel: pathlib.Path) -> str:
     if not inside.exists():  # on Windows
         inside = folder / "Scripts" / "python.exe"
     try:
-        torch = installed(inside, case, wheel)
+        torch = installed(inside, case, wheels)
     except LookupError as error:
         return f"skipped: the index has no such set ({str(error)[:120]})"
     checked = run(inside, "-m", "spiritlevel", "check", cwd=WORK)
@@ -136,8 +138,8 @@ def tried(case: str, version: str, python: str, wheel: pathlib.Path) -> str:
 
 
 def main(folder: str, *chosen: str) -> int:
-    """Try the cases with the wheel in a folder; 1 if one failed or none could be tried."""
-    [wheel] = pathlib.Path(folder).resolve().glob("*.whl")
+    """Try the cases with the wheels in a folder; 1 if one failed or none could be tried."""
+    wheels = sorted(pathlib.Path(folder).resolve().glob("*.whl"))  # "spiritlevel-", "…_lab-"
     WORK.mkdir(exist_ok=True)
     outcomes, found = [], pythons()
     for version, python in found.items():
@@ -145,7 +147,7 @@ def main(folder: str, *chosen: str) -> int:
             if chosen and f"{case}-{version}" not in chosen:
                 continue
             started = time.monotonic()
-            outcomes.append(tried(case, version, python, wheel))
+            outcomes.append(tried(case, version, python, wheels))
             shutil.rmtree(WORK / f"{case}-{version}", ignore_errors=True)  # a GB each
             took = f"{time.monotonic() - started:.0f} s"
             print(f"Python {version}, {case} versions: {outcomes[-1]} ({took})", flush=True)

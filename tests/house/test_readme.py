@@ -88,6 +88,12 @@ def test_links_of_the_readme_work_on_a_package_index():
     assert any(link.startswith(HERE) for link in links)
 
 
+@pytest.mark.parametrize("project", ["pyproject.toml", "lab/pyproject.toml"])
+def test_both_distributions_have_the_version_that_the_package_says(project):
+    text = (ROOT / project).read_text(encoding="utf-8")
+    assert re.findall(r'^version = "(.+)"', text, re.M) == [sl.__version__]
+
+
 def test_the_citation_names_this_version():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"version: {sl.__version__}" in citation

@@ -13,7 +13,8 @@ OLD, NEW = "https://github.com/old/level", "https://github.com/new/water-level"
 @pytest.fixture
 def project(tmp_path):
     written = {
-        "pyproject.toml": f'version = "1.2.0"\nSource = "{OLD}"\n',
+        "pyproject.toml": f'version = "1.2.0"\nSource = "{OLD}"\nlab = ["level-lab==1.2.0"]\n',
+        "lab/pyproject.toml": 'version = "1.2.0"\ndependencies = ["spiritlevel[cli]==1.2.0"]\n',
         "CHANGELOG.md": "## [1.2.0] - 2026-11-17\n",
         "docs/a.md": f"{OLD}/issues https://old.github.io/level/ https://github.com/old/level-tools",
         "docs/b.ipynb": "https://colab.research.google.com/github/old/level/blob/main/docs/b.ipynb",
@@ -72,3 +73,18 @@ def test_the_workflow_asks_before_it_builds():
     asked = "${{ github.server_url }}/${{ github.repository }}"
     assert f'python tests/release.py "$GITHUB_REF_NAME" "{asked}"' in steps
     assert steps.index("tests/release.py") < steps.index("make dist")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('version = "1.1.0"\n', "lab/pyproject.toml holds version 1.1.0, and not 1.2.0"),
+        (
+            'version = "1.2.0"\ndependencies = ["spiritlevel[cli]==1.1.0"]\n',
+            "one distribution asks for 1.1.0 of the other, and not for 1.2.0",
+        ),
+    ],
+)
+def test_a_laboratory_of_another_version_is_refused(project, text, why):
+    (project / "lab" / "pyproject.toml").write_text(text, "utf-8")
+    assert release.problems("v1.2.0", OLD, project) == [why]
