@@ -100,7 +100,7 @@ def installed(inside: pathlib.Path, case: str, wheel: pathlib.Path) -> str:
     text = CASES[case].read_text(encoding="utf-8")
     others = inside.parent / "constraints.txt"  # the version of torch stands in the request
     others.write_text(re.sub(r"^torch==.*\n", "", text, flags=re.M), encoding="utf-8")
-    wanted = f"{wheel}[cli,study,report,plots,frames]"
+    wanted = f"{wheel}[cli,scipy,report,plots,frames]"
     extra = ("pytest", "pytest-xdist", "scikit-learn")
     why = ""
     for torch in builds_of_torch(text):
