@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from spiritlevel.inputs import build, load
+from spiritlevel.training import SAM
 from spiritlevel.training.integrations.lightning import (
     FlatnessMonitorCallback,
     FlatnessStoppingCallback,
 )
-from spiritlevel.training.sam.optimizers import SAM
 
 
 class Digits(LightningModule):
