@@ -15,7 +15,7 @@ from hutchinson import images, trained
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build
 
 GOAL = 0.6
 IMAGES, EPOCHS = 512, 8

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from spiritlevel.engine.data_pass import Budget, Needs, run_pass
 from spiritlevel.engine.workspace import Workspace
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build
 from spiritlevel.model.surface import Surface
 
 HEAD = Needs(head=True)  # trace and κ of the head, with their sampling errors

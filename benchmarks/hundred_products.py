@@ -14,7 +14,7 @@ from harness import Ratio, seconds
 from networks import images, mean_loss
 
 import spiritlevel as sl
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build
 
 PRODUCTS, CALLS, GOAL = 100, 3, 25.0
 

@@ -18,8 +18,7 @@ import spiritlevel as sl
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import WeightProbes
 from spiritlevel.engine.weight_space.products import Products, Request
-from spiritlevel.inputs.data import load
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build, load
 from spiritlevel.model.surface import Surface
 
 RTOL, CONFIDENCE, QUANTILE = 0.01, 0.95, 1.96

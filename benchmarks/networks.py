@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build
 
 Network = tuple[nn.Module, tuple[Tensor, Tensor]]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from spiritlevel.engine.data_pass import Budget, Needs, run_pass
 from spiritlevel.engine.workspace import Workspace
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build
 from spiritlevel.model.surface import Surface
 
 CLASSES = 10

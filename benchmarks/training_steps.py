@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from harness import Ratio, compare
 from torch import Tensor, nn
 
-from spiritlevel.inputs.models import build, mlp
+from spiritlevel.inputs import build, mlp
 from spiritlevel.training import SAM, FlatnessMonitor, FlatnessPenalty, HeadPenalty, Penalty
 
 Step = Callable[[], None]

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.inputs.data import digits
-from spiritlevel.inputs.models import mlp
+from spiritlevel.inputs import digits, mlp
 from spiritlevel.pages.figures import COLOURS, MARKERS, new_figure, save
 
 WEIGHTS = (0.0, 1.0, 10.0, 100.0, 1000.0)  # of the penalty

@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from spiritlevel.inputs.data import load
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build, load
+from spiritlevel.training import SAM
 from spiritlevel.training.integrations.lightning import (
     FlatnessMonitorCallback,
     FlatnessStoppingCallback,
 )
-from spiritlevel.training.sam.optimizers import SAM
 
 
 class Digits(LightningModule):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.inputs.data import load
+from spiritlevel.inputs import load
 
 if "RANK" in os.environ:  # set by torchrun
     dist.init_process_group("gloo")  # "nccl" with one GPU per process

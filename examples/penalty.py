@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import spiritlevel as sl
-from spiritlevel.inputs.data import digits
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build, digits
 
 EPOCHS, BATCH = 15, 64
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.inputs.data.digits import digits
+from spiritlevel.inputs import digits
 from spiritlevel.training import SAM
 
 

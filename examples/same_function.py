@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.inputs.data import digits
-from spiritlevel.inputs.models import mlp
+from spiritlevel.inputs import digits, mlp
 from spiritlevel.pages.figures import COLOURS, LINES, new_figure, save
 
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)

@@ -9,8 +9,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from spiritlevel.inputs.data import load
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build, load
 from spiritlevel.training import FlatnessMonitor, FlatnessStopping
 
 

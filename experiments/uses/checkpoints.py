@@ -26,8 +26,7 @@ from networks import parser
 from summaries import compact, machine
 from torch.nn import functional as F
 
-from spiritlevel.inputs.data import digits
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build, digits
 from spiritlevel_lab import Population, Store, Study, run
 from spiritlevel_lab.population.population_statistics import statistics
 from spiritlevel_lab.statistics import StudyStatistics

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.inputs.data import digits
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build, digits
 from spiritlevel.pages import figures
 
 SAMPLES = 500

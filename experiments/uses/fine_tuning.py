@@ -26,9 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.inputs.data import digits
-from spiritlevel.inputs.models import build
-from spiritlevel.pages.figures.style import COLOURS, GREY, MARKERS, log_scale, new_figure, save
+from spiritlevel.inputs import build, digits
+from spiritlevel.pages.figures import COLOURS, GREY, MARKERS, log_scale, new_figure, save
 from spiritlevel.verbs.equal_confidence import equally_confident
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results" / "uses"

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build
 
 STEPS, FIRST, EVERY = 80, 10, 5  # of the runs that may fail: rows at the first steps, then fewer
 GROWTH = 1.05  # of a rising rate, from step to step

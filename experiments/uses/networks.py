@@ -24,11 +24,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spiritlevel.inputs.checkpoints import load_checkpoint, save_checkpoint
-from spiritlevel.inputs.data import digits, read_npz
-from spiritlevel.inputs.data.cifar import read_cifar
-from spiritlevel.inputs.data.idx import read_mnist
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import (
+    build,
+    digits,
+    load_checkpoint,
+    read_cifar,
+    read_mnist,
+    read_npz,
+    save_checkpoint,
+)
 
 Data = tuple[Tensor, Tensor]
 SEEDS = (0, 1, 2)

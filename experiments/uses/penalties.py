@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from spiritlevel.inputs.data import digits
-from spiritlevel.inputs.models import build
+from spiritlevel.inputs import build, digits
 from spiritlevel.training import Penalty
 from spiritlevel.verbs.equal_confidence import equally_confident
 

@@ -1,8 +1,10 @@
 """What the verbs return, in one place, for type hints and for reading saved files.
 
-from spiritlevel.results import Audit, Comparison
+    from spiritlevel.results import Audit, Comparison
 
-audit = Audit.from_json(text)
+    audit = Audit.from_json(text)
+
+A file that was edited or cut short is refused; the error says where it is wrong.
 """
 
 from .engine.preflight import Preflight as Preflight

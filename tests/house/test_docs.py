@@ -21,8 +21,7 @@ import spiritlevel as sl
 from house import shown
 from spiritlevel.cli import cards
 from spiritlevel.cli.app import app
-from spiritlevel.inputs.data import digits
-from spiritlevel.inputs.models import mlp
+from spiritlevel.inputs import digits, mlp
 from spiritlevel.verbs import measuring as api
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -204,7 +203,7 @@ def test_experiments_are_one_entry_of_the_menu(site):
 FOUND = {
     "FlatnessMonitor": "api.html#spiritlevel.FlatnessMonitor",
     "preflight": "api.html#spiritlevel.preflight",
-    "load_checkpoint": "api.html#spiritlevel.inputs.checkpoints.load_checkpoint",
+    "load_checkpoint": "api.html#spiritlevel.inputs.load_checkpoint",
     "equal confidence": "api.html#spiritlevel.compare",
 }
 

@@ -91,7 +91,8 @@ def test_it_opens_in_colab_and_installs_only_what_is_missing(path):
     first, *_ = cells(path, "markdown")
     assert f"[Open in Colab]({COLAB}{path.name})" in "".join(first["source"])
     install, *others = ("".join(cell["source"]) for cell in cells(path, "code"))
-    assert 'if importlib.util.find_spec("spiritlevel") is None:' in install
+    package = "spiritlevel_lab" if path.stem == "a-population" else "spiritlevel"
+    assert f'if importlib.util.find_spec("{package}") is None:' in install
     assert not any("pip" in other for other in others)
 
 

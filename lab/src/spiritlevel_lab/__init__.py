@@ -1,4 +1,12 @@
-"""Populations of trained networks, and what flatness says about how they generalize."""
+"""Populations of trained networks, and what flatness says about how they generalize.
+
+    import spiritlevel_lab as lab
+
+    with lab.run(lab.find("digits"), "my-study", preset="quick") as store:
+        population = lab.Population.of(store)
+
+Statistics of any columns are in `lab.statistics`, pages and figures of studies in `lab.pages`.
+"""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 

@@ -1,6 +1,8 @@
 """What commands, tutorials and the laboratory start from: data, built-in networks, checkpoints.
 
-from spiritlevel.inputs import digits, mlp
+    from spiritlevel.inputs import digits, mlp
+
+There are more in `inputs.data`, `inputs.models` and `inputs.checkpoints`.
 """
 
 from .checkpoints import load_checkpoint, save_checkpoint

@@ -3,11 +3,17 @@
 What a measure of your own needs is importable from here:
 
     from spiritlevel.measures import Measured, Measurement, Needs, Option, Workspace, measure
+
+`number`, `whole`, `one_of` and `or_none` make the tests that options are declared with.
 """
 
 from ..engine.data_pass import Needs as Needs
 from ..engine.row_estimator import estimate_rows as estimate_rows
 from ..engine.workspace import Workspace as Workspace
+from ..ground.need import number as number
+from ..ground.need import one_of as one_of
+from ..ground.need import or_none as or_none
+from ..ground.need import whole as whole
 from ..records.measurements import Measurement as Measurement
 from . import activity as activity
 from . import bound as bound

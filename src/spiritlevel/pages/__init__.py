@@ -1,1 +1,1 @@
-"""What people look at: HTML reports, figures, and the live page."""
+"""What people look at: HTML reports and figures."""

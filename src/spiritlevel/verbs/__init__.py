@@ -1,1 +1,1 @@
-"""Questions asked of a network: audits, comparisons, spectra, neurons, landscapes."""
+"""Questions asked of a network: measures, audits, comparisons, spectra, changes of its weights."""
