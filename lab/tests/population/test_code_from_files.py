@@ -41,6 +41,8 @@ HOSTILE = [
     "spiritlevel.ground.files:write_atomically",
     "spiritlevel.inputs.models.registry:build",
     "spiritlevel.ground.user_code:imported",
+    "spiritlevel_lab.papers:record",
+    "spiritlevel_lab.population.existing.measuring:load_parts",
     "torch.nn:Linear",
 ]
 PASSED_ON = """
