@@ -125,5 +125,5 @@ def test_ctrl_c_during_the_imports_of_a_command_is_one_line(interrupted, argumen
 
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself Ctrl-C there")
 def test_ctrl_c_during_the_imports_of_another_program_is_its_own_affair(interrupted):
-    code = "try:\n    import spiritlevel\nexcept KeyboardInterrupt:\n    print('seen')"
+    code = "try:\n    from spiritlevel import measure\nexcept KeyboardInterrupt:\n    print('seen')"
     assert interrupted("-c", code).stdout == "seen\n"
