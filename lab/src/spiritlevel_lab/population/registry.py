@@ -156,7 +156,7 @@ def _all_studies() -> dict[str, StudyFile]:
     return {f.name.removesuffix(SUFFIX): f for f in library if f.name.endswith(SUFFIX)} | _studies
 
 
-def is_own(model: str) -> bool:
+def is_own(spec: str) -> bool:
     """Whether a network comes with one of our packages, under a name or as "module:function".
 
     What another package registers is not ours: nobody knows what its code does.
@@ -164,10 +164,10 @@ def is_own(model: str) -> bool:
     >>> is_own("lenet5"), is_own("their_networks:make")
     (True, False)
     """
-    if is_registered(model):
-        module = getattr(find_factory(model), "__module__", None) or ""
+    if is_registered(spec):
+        module = getattr(find_factory(spec), "__module__", None) or ""
     else:
-        module, _, _ = model.rpartition(":")
+        module, _, _ = spec.rpartition(":")
     return module.partition(".")[0] in OWN
 
 
