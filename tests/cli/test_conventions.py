@@ -11,11 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from command_line import run
+from command_line import ABSENT, run
 from spiritlevel.cli import console
 from spiritlevel.cli.app import app
-from spiritlevel.cli.commands import OF_THE_LAB
-from spiritlevel.ground import plugins
 from spiritlevel.inputs.data import CATALOGUE
 from spiritlevel.symmetries import SYMMETRIES
 from spiritlevel.verbs import measuring as api
@@ -25,7 +23,6 @@ pytestmark = pytest.mark.sampled(3)  # the others at night
 ROOT = typer.main.get_command(app)
 SMALL = ("--model", "mlp", "--model-arg", "hidden=8", "--samples", "20")
 MEASURE = ("measure", *SMALL, "--measures", "head.trace")
-ABSENT = set(OF_THE_LAB) - {point.name for point in plugins.points("spiritlevel.commands")}
 
 
 def tree(command=ROOT, path=()):
