@@ -3,6 +3,11 @@
 from typer.testing import CliRunner, Result
 
 from spiritlevel.cli.app import app
+from spiritlevel.cli.commands import OF_THE_LAB
+from spiritlevel.ground import plugins
+
+# Commands of the laboratory, where it is not installed.
+ABSENT = set(OF_THE_LAB) - {point.name for point in plugins.points("spiritlevel.commands")}
 
 
 def run(*arguments, code: int = 0, env: dict[str, str] | None = None) -> Result:

@@ -7,8 +7,9 @@ import torch
 
 import spiritlevel as sl
 from command_line import run
-from spiritlevel.cli import compare as compare_command
+from spiritlevel.cli import subject
 from spiritlevel.inputs.models import build
+from spiritlevel.verbs import comparison
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
 
@@ -96,7 +97,7 @@ def test_compare_two_checkpoints(checkpoints, tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_measured(checkpoints, monkeypatch):
-    real, calls = compare_command.subject.load, []
+    real, calls = subject.load, []
 
     def load(network, on, at):
         calls.append(network.checkpoint)
@@ -104,7 +105,7 @@ def test_ctrl_c_keeps_what_was_measured(checkpoints, monkeypatch):
             raise KeyboardInterrupt
         return real(network, on, at)
 
-    monkeypatch.setattr(compare_command.subject, "load", load)
+    monkeypatch.setattr(subject, "load", load)
     names = [f"{name}={checkpoints[i % 2]}" for i, name in enumerate("abc")]
     result = run("compare", *names, *FEW, *MEASURES, code=130)
     assert "interrupted; left out because not measured: c" in result.stderr
@@ -115,7 +116,7 @@ def test_ctrl_c_at_equal_confidence_keeps_what_was_measured(checkpoints, monkeyp
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compare_command.comparisons, "matched_comparison", interrupted)
+    monkeypatch.setattr(comparison, "matched_comparison", interrupted)
     out = " ".join(run("compare", *checkpoints, *FEW, *MEASURES, code=130).stdout.split())
     assert "as the networks are: 1 " in out
     assert "Not compared at equal confidence: it was interrupted." in out

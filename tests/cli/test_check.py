@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import command_line
-from spiritlevel.cli import check, check_device
+from spiritlevel.cli import check_device, check_values
 from spiritlevel.verbs.reference_problems import ALL
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
@@ -56,7 +56,7 @@ def by_double_backward(problem):
 
 @pytest.mark.parametrize("name", ALL)
 def test_reference_traces_and_kappas_are_those_of_the_dense_hessian(name):
-    problem, expected = ALL[name](torch.float64), check.reference()["values"][name]
+    problem, expected = ALL[name](torch.float64), check_values.reference()["values"][name]
     blocks = dense(problem)
     trace = kappa = 0.0
     for key, parameter in problem.model.named_parameters():
@@ -74,7 +74,10 @@ def test_reference_traces_and_kappas_are_those_of_the_dense_hessian(name):
 
 def test_reference_of_attention_is_that_of_dense_matrices():
     """It bends, so its trace takes probes; the largest eigenvalue and the GGN do not."""
-    problem, expected = ALL["attention"](torch.float64), check.reference()["values"]["attention"]
+    problem, expected = (
+        ALL["attention"](torch.float64),
+        check_values.reference()["values"]["attention"],
+    )
     whole = by_double_backward(problem)
     largest = torch.linalg.eigvalsh(whole)[-1].item()
     assert expected["curvature.lambda_max"] == pytest.approx(largest, rel=1e-9)
@@ -92,7 +95,7 @@ def test_reference_of_attention_is_that_of_dense_matrices():
 def test_this_installation_agrees(tmp_path):
     path = tmp_path / "reference.json"
     out = run("--json", str(path)).stdout
-    expected = check.reference()
+    expected = check_values.reference()
     assert f"all {sum(map(len, expected['values'].values()))} numbers agree" in out
     found = json.loads(path.read_text())
     assert {p: set(v) for p, v in found["values"].items()} == {
@@ -112,16 +115,18 @@ def test_the_page_is_what_is_in_docs():
      ("digits_mlp", 1 + 1e-3, True), ("digits_mlp", 1 + 1e-5, False)],
 )  # fmt: skip
 def test_a_difference_beyond_the_tolerance_is_noticed(problem, factor, noticed):
-    expected = check.reference()["values"]
+    expected = check_values.reference()["values"]
     found = {name: dict(values) for name, values in expected.items()}
     found[problem]["relative.kappa"] *= factor
-    assert list(check.differences(found, expected)) == [(problem, "relative.kappa")] * noticed
+    assert (
+        list(check_values.differences(found, expected)) == [(problem, "relative.kappa")] * noticed
+    )
 
 
 def test_an_installation_that_differs_is_told_so(monkeypatch):
-    wrong = check.reference()
+    wrong = check_values.reference()
     wrong["values"]["relu_mlp"]["head.trace"] *= 1.5
-    monkeypatch.setattr(check, "reference", lambda: wrong)
+    monkeypatch.setattr(check_values, "reference", lambda: wrong)
     (line,) = run(code=1).stderr.splitlines()
     assert line.startswith("error: 1 of 67 numbers differ from the reference, head.trace of relu_m")
 
@@ -132,7 +137,7 @@ def test_an_installation_that_differs_is_told_so(monkeypatch):
 def test_a_device_that_computes_right_is_told_so(tmp_path):
     path = tmp_path / "device.json"
     out = run("--device", "cpu", "--json", str(path)).stdout
-    numbers = sum(len(check.reference()["values"][name]) for name in ALL)
+    numbers = sum(len(check_values.reference()["values"][name]) for name in ALL)
     assert f"all {numbers} numbers agree to 1e-04" in out
     assert "float32 on cpu" in out
     assert out.count(" ok") == numbers  # the verdicts are not cut off at 80 columns
@@ -142,9 +147,9 @@ def test_a_device_that_computes_right_is_told_so(tmp_path):
 
 
 def test_a_device_that_computes_wrong_fails(monkeypatch):
-    wrong = check.reference()
+    wrong = check_values.reference()
     wrong["values"]["attention"]["head.trace"] *= 1.001
-    monkeypatch.setattr(check, "reference", lambda: wrong)
+    monkeypatch.setattr(check_values, "reference", lambda: wrong)
     result = run("--device", "cpu", code=1)
     assert result.stdout.count("WRONG") == 1
     assert "head.trace of attention most: by 1.0e-03 of its value" in " ".join(

@@ -342,5 +342,5 @@ def test_samples_are_a_random_part_not_the_first_rows():
 
 def test_version_and_help():
     assert run("--version").stdout.startswith(f"spiritlevel {sl.__version__} (torch ")
-    for command in ("list", "show", "measure", "demo"):
+    for command in ("list", "show", "measure"):
         assert "Examples:" in run(command, "--help").stdout

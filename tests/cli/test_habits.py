@@ -90,13 +90,3 @@ def test_an_audit_reads_the_options_of_what_it_adds():
     result = run("audit", *SMALL, "--option", "rho=0.01", *few, "--json", "-")
     original = json.loads(result.stdout)["original"]
     assert original["measures"]["sharpness.worst"]["settings"]["rho"] == 0.01
-
-
-def test_studies_stand_below_their_paper():
-    lines = run("study", "list").stdout.splitlines()
-    title = next(
-        i for i, line in enumerate(lines) if "Relative Flatness and Generalization" in line
-    )
-    later = [line.split()[0] for line in lines[title + 1 :] if line.strip()]
-    assert later[0].startswith("002-")
-    assert "Of no paper" in lines

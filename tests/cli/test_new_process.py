@@ -48,11 +48,3 @@ def test_missing_safetensors_answers_with_its_pip_line(tmp_path):
         "error: Reading .safetensors files needs safetensors: pip install 'spiritlevel[cli]'"
         in done.stderr
     )
-
-
-def test_missing_matplotlib_answers_before_training(tmp_path):
-    done = in_new_process("demo", blocked=("matplotlib",), cwd=tmp_path)
-    assert done.returncode == 1
-    needed = "error: Drawing the demo's figures needs matplotlib: pip install 'spiritlevel[plots]'"
-    assert done.stderr == f"{needed}\n"
-    assert list(tmp_path.iterdir()) == []

@@ -1,16 +1,12 @@
 """Names from outside are shown as they are: no markup, no control of the terminal, no formulas."""
 
-import csv
 import io
-import json
-import pathlib
 import re
 
 import pytest
 from rich.table import Table
 from typer.testing import CliRunner
 
-from population.tiny_study import tiny
 from spiritlevel.cli import console, pace
 from spiritlevel.cli.app import app
 from spiritlevel.ground.plain_text import cell, visible
@@ -18,8 +14,6 @@ from spiritlevel.pages import markdown
 from spiritlevel.pages.report.markup import escape
 from spiritlevel.records.content import Cards, Text
 from spiritlevel.records.measurements import Cost, Measurement, Report
-from spiritlevel_lab import Store, run
-from spiritlevel_lab.population.export import export
 
 MARKUP = ["sgd [/lr]", "[bold]x", "[/]", "[link=file:///etc/passwd]x", "a[", "\\[x]", ":smile:"]
 OBEYED = [
@@ -31,7 +25,6 @@ OBEYED = [
     "\u202egpj",
     "a\x00b",
 ]
-SMALL = {"grid": {}, "seeds": 1, "training": {"epochs": 1}}
 
 
 def command(*arguments: str) -> str:
@@ -43,21 +36,6 @@ def command(*arguments: str) -> str:
 
 def harmless(text: str) -> bool:
     return not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", text)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", MARKUP)
-def test_a_study_with_brackets_in_its_name_is_run_and_reported(tmp_path, name):
-    if name.startswith("\\"):  # on Windows the name of a folder cannot
-        name = f"x{name}"
-    path = tmp_path / "study.yaml"
-    fields = tiny(**SMALL).to_dict() | {"name": name, "seeds": 3, "description": name}
-    path.write_text(json.dumps(fields))
-    out = tmp_path / "out [/red]"
-    said = command("study", "run", path, "--out", out)
-    assert f"{name}: 3 of 3 runs done" in said
-    assert f"{name}: 3 of 3 runs done" in command("study", "status", out)
-    assert f"{name}: how the measures relate" in command("study", "report", out, "--resamples", 0)
 
 
 @pytest.mark.parametrize("text", MARKUP + OBEYED, ids=ascii)
@@ -125,22 +103,6 @@ def test_numbers_and_words_stay(value):
     assert cell(value) == value
 
 
-def test_exported_tables_hold_no_formulas(tmp_path):
-    study = tiny(**(SMALL | {"variants": {"=1+1": {"lr": 0.1}, "@x": {"lr": 0.2}}}))
-    with run(study, tmp_path / "store") as store:
-        claimed = store.rows("runs")[0]["id"]
-        store._connection.execute("UPDATE runs SET error = '=HYPERLINK(1)', outcome = '-2+3'")
-        store._connection.execute("UPDATE measurements SET layer = '+' || layer WHERE layer != ''")
-        paths = export(store, tmp_path / "tables")
-    tables = [pathlib.Path(path).read_text().splitlines() for path in paths]
-    cells = [text for table in tables for row in csv.reader(table) for text in row]
-    assert claimed in cells
-    assert {"'=1+1", "'@x", "'=HYPERLINK(1)", "'-2+3", "'+head"} <= set(cells)
-    for text in cells:
-        assert not text.startswith(("=", "+", "@"))
-        assert not text.startswith("-") or float(text) < 0
-
-
 # -- Markdown ------------------------------------------------------------------------------------
 
 
@@ -162,15 +124,6 @@ def test_a_paragraph_of_markdown_is_text(text, shown):
 
 def test_a_name_cannot_end_its_code_in_markdown():
     assert markdown.render([Cards(["a`<b>"])]) == ["- `spiritlevel show a'<b>`"]
-
-
-def test_the_store_is_opened_by_a_reader_of_hostile_text(tmp_path):
-    """Failures are texts of a user's code: the status shows them as they are."""
-    with Store.create(tmp_path, tiny(**SMALL)) as store:
-        text = "broken [/red] \x1b[2J"
-        store._connection.execute("UPDATE runs SET status = 'failed', error = ?", (text,))
-    said = command("study", "status", tmp_path)
-    assert "broken [/red] \\x1b[2J" in said
 
 
 def test_the_pace_is_said_once_and_only_if_it_matters(capsys):

@@ -3,9 +3,8 @@
 import random
 
 import pytest
-from typer.testing import CliRunner
 
-from spiritlevel.cli.app import app
+from hostile.command_lines import attempt, cases
 from spiritlevel.ground.errors import SpiritlevelError
 
 FAST = ["--samples", "12", "--measures", "softmax.gini"]
@@ -32,79 +31,20 @@ COMMANDS = {
     ),
     "compare": (["compare", "--model", "mlp"], ["PATTERN"]),
     "report": (["report"], ["PATTERN", "--out", "--target"]),
-    "study run": (["study", "run"], ["PATTERN", "--preset", "--set", "--out", "--executor"]),
-    "study status": (["study", "status"], ["PATTERN"]),
-    "study resume": (["study", "resume"], ["PATTERN"]),
-    "study report": (["study", "report"], ["PATTERN", "--target", "--resamples"]),
-    "study export": (["study", "export"], ["PATTERN", "--format", "--out"]),
-    "study figures": (["study", "figures"], ["PATTERN", "--format"]),
     "data fetch": (["data", "fetch"], ["PATTERN"]),
-    # Its state alone: a page would be served until Ctrl-C.
-    "watch": (["watch", "--json", "-"], ["PATTERN", "--port"]),
 }
-VALUES = [
-    *(
-        "",
-        " ",
-        "x",
-        "-1",
-        "0",
-        "1e999",
-        "nan",
-        "inf",
-        "9" * 400,
-        "None",
-        "[]",
-        "{}",
-        "a=b",
-        "=",
-        "a=",
-    ),
-    *("../..", "/dev/null", "/dev/null/x", ".", "none.npz", "none.pt", "x" * 5000, "é", "\ud800"),
-    *("[/red]", "\x1b[31m", "a:b", ":", "os:system", "a.b:c", "*", "[", "%s", "(" * 300),
-]
-
-
-def attempt(folder, words: list[str]) -> int:
-    """The exit code; an error must be one line of ours."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        result = CliRunner().invoke(app, words)
-    assert isinstance(result.exception, SystemExit | None), (words, result.exception)
-    assert "Traceback" not in result.output, words
-    if result.exit_code == 1:
-        [line] = [text for text in result.stderr.splitlines() if text.startswith("error: ")]
-        assert "--debug for the traceback" not in line, (words, line)  # an error that is not ours
-        assert len(line) > 30, (words, line)
-    assert result.exit_code in (0, 1, 2), words
-    return result.exit_code
-
-
-def cases() -> list[list[str]]:
-    """Every option of every command with every wrong value."""
-    return [
-        [*words, value] if option == "PATTERN" else [*words, *_file(words), option, value]
-        for words, options in COMMANDS.values()
-        for option in options
-        for value in VALUES
-        if not (option == "PATTERN" and value.startswith("-"))
-    ]
-
-
-def _file(words: list[str]) -> list[str]:
-    """What has to be named besides, in a command whose options are tried."""
-    return ["nothing-here"] if words[0] in ("report", "study", "watch", "compare") else []
+CASES = cases(COMMANDS)
 
 
 def test_some_wrong_options(tmp_path):
-    codes = [attempt(tmp_path, words) for words in random.Random(4).sample(cases(), 50)]
+    codes = [attempt(tmp_path, words) for words in random.Random(4).sample(CASES, 50)]
     assert codes.count(1) + codes.count(2) > 25  # meta: most of them are wrong
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(10))
 def test_all_wrong_options(tmp_path, part):
-    for words in cases()[part::10]:
+    for words in CASES[part::10]:
         attempt(tmp_path, words)
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 import release
 import spiritlevel as sl
+from command_line import ABSENT
 from house import shown
 from spiritlevel.cli import cards
 from spiritlevel.cli.app import app
@@ -34,6 +35,8 @@ NEEDED = {
     "from lightning": "lightning",
     "--html": "plotly",
     "import auto_augment": "kornia",
+    "from spiritlevel_lab": "spiritlevel_lab",
+    "$ spiritlevel study": "spiritlevel_lab",
 }
 
 
@@ -85,7 +88,9 @@ def shown_commands():
     for page in PAGES:
         for block in blocks(page, "text", *["console"] * is_experiment(page)):
             lines = (line.removeprefix("$ ") for line in block.body.splitlines())
-            yield from (line for line in lines if line.startswith("spiritlevel "))
+            for line in lines:
+                if line.startswith("spiritlevel ") and line.split()[1] not in ABSENT:
+                    yield line
 
 
 @pytest.mark.parametrize("line", sorted(set(shown_commands())))

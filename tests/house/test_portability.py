@@ -5,8 +5,6 @@ import pathlib
 
 import pytest
 
-from spiritlevel_lab.population.executors import processes
-
 SRC = pathlib.Path(__file__).parents[2] / "src" / "spiritlevel"
 FILES = sorted(SRC.rglob("*.py"))
 EVERYWHERE = {"SIG_IGN", "SIG_DFL"}  # what Python's manual says of all systems
@@ -88,8 +86,3 @@ def test_the_check_notices(line):
 )
 def test_the_check_lets_the_rest_pass(line):
     assert offences(line) == []
-
-
-def test_workers_are_started_as_windows_starts_them():
-    """A fork would hide what a fresh process lacks; so every test with workers tries this."""
-    assert processes.START == "spawn"

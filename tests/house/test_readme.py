@@ -12,6 +12,7 @@ import typer
 import fresh
 import release
 import spiritlevel as sl
+from command_line import ABSENT
 from house.shown import blocks, run_python
 from spiritlevel.cli.app import app
 
@@ -47,7 +48,7 @@ def test_commands_are_understood(block):
         program, *words = shlex.split(line, comments=True) or [""]
         if program == "make":
             assert f"\n{words[0]}:" in targets
-        if program == "spiritlevel":
+        if program == "spiritlevel" and words[0] not in ABSENT:
             with commands.commands[words[0]].make_context("README.md", words[1:]):
                 pass  # parsed and converted, not run
 

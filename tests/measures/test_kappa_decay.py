@@ -1,4 +1,4 @@
-"""Relative flatness with a decay term: dense Hessians of such a loss, and what a run knows."""
+"""Relative flatness with a decay term: dense Hessians of such a loss."""
 
 import pytest
 import torch
@@ -6,8 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel_lab import Study
-from spiritlevel_lab.population.runs.measuring import options_of
 from zoo.plain import normal
 
 NAME = "relative.kappa_decay"
@@ -58,15 +56,6 @@ def test_without_decay_it_is_kappa(generator):
     data = normal(5, 2, 4, 4, generator=generator), torch.arange(5) % 3
     both = sl.measure(model, data, measures=["relative.kappa", NAME], options={"weight_decay": 0})
     assert both[NAME].value == both["relative.kappa"].value
-
-
-@pytest.mark.parametrize(("optimizer", "expected"), [("sgd", 0.01), ("adam", 0.01), ("adamw", 0.0)])
-def test_a_run_knows_its_own(optimizer, expected):
-    training = {"optimizer": optimizer, "weight_decay": 0.01}
-    [run] = Study("s", training=training).runs()
-    assert options_of(run, {})["weight_decay"] == expected
-    [told] = Study("s", measure_options={"options": {"weight_decay": 0.5}}).runs()
-    assert options_of(told, {})["weight_decay"] == 0.5
 
 
 def test_it_must_be_told(generator):

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-import spiritlevel_lab as study
 from spiritlevel.measures.setup import Setup
 from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
 from spiritlevel.verbs.equal_confidence import equally_confident
@@ -161,20 +160,6 @@ def test_a_model_that_failed_dies_too(at):
 def num_objects(kind):
     gc.collect()
     return sum(issubclass(type(thing), kind) for thing in gc.get_objects())
-
-
-def test_a_study_keeps_no_network(tmp_path):
-    networks = num_objects(nn.Module)
-    definition = {
-        "name": "tiny",
-        "model": {"name": "mlp", "hidden": 4},
-        "data": {"name": "digits", "samples": 30},
-        "training": {"epochs": 1},
-        "seeds": 3,
-        "measures": ["relative.kappa"],
-    }
-    study.run(study.Study.from_dict(definition), str(tmp_path / "tiny")).close()
-    assert num_objects(nn.Module) == networks
 
 
 def resident_pages():

@@ -15,7 +15,6 @@ from spiritlevel.cli.inputs import parse_memory
 from spiritlevel.ground.errors import LONGEST, NotFinite, SpiritlevelError, brief
 from spiritlevel.measures.options import A_LENGTH, Options, declared_options
 from spiritlevel.training.monitor.rows import open_sinks
-from spiritlevel_lab import Study
 
 HUGE = 10**5000  # more digits than Python writes
 BITS = "a whole number of 16,610 bits"
@@ -216,11 +215,6 @@ def test_half_of_a_character_is_in_no_path():
         sl.landscape(network(0), data(), points=3, cache=HALF)
     with pytest.raises(SpiritlevelError, match=r"'to' argument must be a path. Got '\\ud800.csv'"):
         open_sinks(f"{HALF}.csv", [])
-
-
-def test_half_of_a_character_is_in_no_study():
-    with pytest.raises(SpiritlevelError, match=r"description must be a text .* Got 'a\\udc80b'"):
-        Study(name="x", description="a\udc80b", model="mlp", data="digits")
 
 
 # -- how values are shown ------------------------------------------------------------------------

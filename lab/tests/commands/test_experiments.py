@@ -77,7 +77,7 @@ def report(folder, *more, columns: int = 80) -> str:
 
 def test_every_study_is_listed_with_presets_and_description():
     folders = (
-        resources.files("spiritlevel_lab") / "library",
+        resources.files("spiritlevel_lab.population.library"),
         resources.files("spiritlevel_lab.papers") / "studies",
     )
     files = [file for folder in folders for file in folder.iterdir()]

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import spiritlevel as sl
+import spiritlevel_lab
 from population.tiny_study import tiny
 from spiritlevel.cli.app import app
 from spiritlevel.ground import user_code
@@ -41,6 +42,8 @@ HOSTILE = [
     "spiritlevel.ground.files:write_atomically",
     "spiritlevel.inputs.models.registry:build",
     "spiritlevel.ground.user_code:imported",
+    "spiritlevel_lab.papers:record",
+    "spiritlevel_lab.population.existing.measuring:load_parts",
     "torch.nn:Linear",
 ]
 PASSED_ON = """
@@ -208,6 +211,16 @@ def test_registered_names_and_what_a_user_types_stay_allowed(here):
     registered = "spiritlevel.experiments.normalized_networks:vgg_small"
     control.check(tiny(**ONE, model={"name": registered, "width": 2, "channels": 1}))
     assert build("torch.nn:Linear", in_features=2, out_features=3).weight.shape == (3, 2)
+
+
+@pytest.mark.parametrize("package", [sl, spiritlevel_lab])
+def test_our_own_modules_are_not_forgotten_with_the_folder(here, monkeypatch, package):
+    name = f"{package.__name__}:__version__"
+    monkeypatch.chdir(pathlib.Path(package.__file__).parents[1])
+    user_code.imported(name, what="model")
+    monkeypatch.chdir(here)
+    user_code.imported(name, what="model")
+    assert sys.modules[package.__name__] is package
 
 
 def shell(here, **fields) -> pathlib.Path:

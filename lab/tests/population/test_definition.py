@@ -292,3 +292,8 @@ def test_a_value_that_the_study_varies_itself_is_refused():
 def test_an_unknown_value_is_refused_with_what_was_meant():
     with pytest.raises(sl.SpiritlevelError, match="Did you mean 'epochs'"):
         tiny().with_values({"epoch": 3})
+
+
+def test_half_of_a_character_is_in_no_study():
+    with pytest.raises(sl.SpiritlevelError, match=r"description must be a text .* Got 'a\\udc80b'"):
+        Study(name="x", description="a\udc80b", model="mlp", data="digits")

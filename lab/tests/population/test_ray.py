@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+import fresh
 import spiritlevel as sl
 from population.ray_turns import ray_turn
 from population.tiny_study import lasting, tiny
@@ -14,7 +15,6 @@ from spiritlevel_lab import RunResult, Store, execute
 from spiritlevel_lab.population.executors.ray import files_named, run_remotely
 from spiritlevel_lab.population.runs.machine import TF32
 
-SRC = pathlib.Path(__file__).parents[3] / "src"
 NETS = """
 import os, pathlib, signal
 from spiritlevel.inputs.models import mlp
@@ -48,7 +48,7 @@ def test_a_study_on_a_cluster_loses_workers_and_ends_with_the_rows_of_an_undistu
     pytest.importorskip("ray", reason="the ray executor needs ray: pip install 'spiritlevel[ray]'")
     (tmp_path / "ray_nets.py").write_text(NETS)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(SRC))  # Ray's workers are new interpreters
+    monkeypatch.setenv("PYTHONPATH", fresh.PATH)  # Ray's workers are new interpreters
     study = tiny(
         model={"name": "ray_nets:make", "marks": str(tmp_path)},
         grid={"model.kind": ["unlucky", "interrupted", "steady", "broken"]},

@@ -11,11 +11,11 @@ import time
 
 import pytest
 
+import fresh
 from population.ray_turns import ray_turn
 from population.tiny_study import lasting
 from spiritlevel_lab import Store, execute, find
 
-SRC = pathlib.Path(__file__).parents[3] / "src"
 LONG = 300.0  # seconds; a busy machine takes them, a free one does not
 NETS = """
 import pathlib, sys, time
@@ -95,7 +95,7 @@ def test_a_driver_killed_with_its_cluster_going_on_resumes_to_the_rows_of_an_und
     (tmp_path / "waiting_nets.py").write_text(NETS)
     (tmp_path / "tiny.yaml").write_text(STUDY)
     monkeypatch.chdir(tmp_path)
-    environment = os.environ | {"PYTHONPATH": str(SRC), "RAY_AUTH_MODE": "disabled"}
+    environment = os.environ | {"PYTHONPATH": fresh.PATH, "RAY_AUTH_MODE": "disabled"}
     with ray_turn(), head_node(environment) as address:
         command = [sys.executable, "-m", "spiritlevel.cli", "study", "run", "tiny.yaml"]
         command += ["--out", "cluster", "--executor", "ray", "--address", address]

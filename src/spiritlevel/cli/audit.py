@@ -6,9 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..verbs import audit as audits
-from ..verbs import measuring as api
-from . import console, options, pace, subject, tables
+from . import console, inputs, options, outputs, pace
 from .common import examples
 
 STYLES = {
@@ -63,6 +61,10 @@ def audit(
     could not be tested. If errors are too large to decide, lower them: `--rtol 0.02 --max-passes
     400`.
     """
+    from ..verbs import audit as audits
+    from ..verbs import measuring as api
+    from . import subject, tables
+
     talk = console.talk(json)
     loaded = subject.load(network, on, at)
     loaded.introduce(talk)
@@ -71,7 +73,7 @@ def audit(
         "loss": on.loss,
         "options": loaded.options(asked.option, asked.measures, also),
         "measures": asked.measures or None,
-        "layers": subject.one_or_many(asked.layers),
+        "layers": inputs.one_or_many(asked.layers),
         "head": asked.head,
         "rtol": rtol,
         "max_passes": max_passes,
@@ -97,5 +99,5 @@ def audit(
     subject.detail_report(result.original)
     talk.print()
     tables.print_parts(talk, result.describe(), styles=STYLES)
-    subject.write_json(talk, json, result.to_json())
-    subject.write_html(talk, html, result)
+    outputs.write_json(talk, json, result.to_json())
+    outputs.write_html(talk, html, result)

@@ -1,12 +1,11 @@
-"""`spiritlevel list` and `show`: the cards as a list, one by one, and as Markdown."""
+"""The cards as a list, one by one, as JSON, and as Markdown."""
 
 from __future__ import annotations
 
 import json as json_text
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,9 +13,7 @@ from rich.text import Text
 from ..measures import METHODS, Card
 from ..measures.options import Option, known_options
 from ..symmetries import SYMMETRIES
-from ..verbs import measuring as api
-from . import completion, console, options, subject
-from .common import examples
+from . import console
 
 FORMAT = "spiritlevel-cards-1"
 
@@ -147,53 +144,3 @@ def _markdown_card(card: Card) -> str:
         f"{''.join(f'- **Option** {text}{chr(10)}' for text in _option_lines(card))}"
         f"- **When it misleads:** {card.misleads}\n"
     )
-
-
-Pattern = Annotated[
-    str,
-    typer.Argument(
-        help="A name, or a pattern in quotes: 'head.*'.", autocompletion=completion.measures
-    ),
-]
-
-
-@examples("""\b
-Examples:
-  spiritlevel list
-  spiritlevel list 'relative.*'
-  spiritlevel list 'sharpness.*' --json - | jq '.cards[].name'
-  spiritlevel list --markdown > docs/measures.md
-""")
-def list_measures(
-    pattern: Pattern = "*",
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print all cards as Markdown.")
-    ] = False,
-    json: options.Json = None,
-) -> None:
-    """List the measures: summary, cost, invariances."""
-    chosen = api.cards(pattern)
-    talk = console.talk(json)
-    if markdown:
-        talk.file.write(markdown_page(chosen))
-    else:
-        print_list(talk, chosen)
-    subject.write_json(talk, json, as_json(chosen))
-
-
-@examples("""\b
-Examples:
-  spiritlevel show relative.kappa
-  spiritlevel show 'head.*'
-  spiritlevel show relative.kappa --json card.json
-""")
-def show(name: Pattern, json: options.Json = None) -> None:
-    """Show the card of a measure.
-
-    Shows its formula, paper, what changes it and what does not, its cost, and when it misleads.
-    """
-    chosen = api.cards(name)
-    talk = console.talk(json)
-    for card in chosen:
-        print_card(talk, card)
-    subject.write_json(talk, json, as_json(chosen))

@@ -11,20 +11,11 @@ from rich.console import Console
 
 from ..inputs.checkpoints import save_checkpoint
 from ..verbs.changes.record import AbstractChanges
-from . import console, options, subject
+from . import console, inputs, options, outputs, pace, subject
 from .tables import print_by_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LayerOptions:
-    """Which layers, and a figure of them."""
-
-    plot: options.Plot = None
-    layers: options.Layers = None
-    head: options.HeadName = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +24,7 @@ class ChangesCommand:
 
     network: options.NetworkOptions
     on: options.DataOptions
-    of: LayerOptions
+    of: options.LayerOptions
     at: options.MachineOptions
     save_to: pathlib.Path | None
     json: str | None
@@ -57,20 +48,20 @@ class ChangesCommand:
                 verb,
                 **own,
                 loss=self.on.loss,
-                layers=subject.one_or_many(self.of.layers),
+                layers=inputs.one_or_many(self.of.layers),
                 head=self.of.head,
                 memory=self.at.num_bytes,
                 seed=self.at.seed,
-                progress=subject.by_pass(show, self.doing),
+                progress=pace.by_pass(show, self.doing),
             )
         console.details("setting", found.settings)
         self._print(talk, found, tell_more)
         if self.of.plot is not None:
-            subject.write_figure(talk, self.of.plot, draw(found))
+            outputs.write_figure(talk, self.of.plot, draw(found))
         if self.save_to is not None and found.chosen is not None:
             save_checkpoint(found.apply(loaded.network, found.chosen), self.save_to)
             console.note(talk, f"written: {self.save_to}")
-        subject.write_json(talk, self.json, found.to_json())
+        outputs.write_json(talk, self.json, found.to_json())
 
     def _print(
         self, talk: Console, found: AbstractChanges[Any], tell_more: Callable[[Console, Any], None]

@@ -21,8 +21,8 @@ from ..ground.errors import MissingExtra
 from . import common
 
 OWN = {
-    "list": "cards:list_measures",
-    "show": "cards:show",
+    "list": "listing:list_measures",
+    "show": "listing:show",
     "measure": "measure:measure",
     "audit": "audit:audit",
     "compare": "compare:compare",
@@ -47,13 +47,8 @@ SETTINGS: dict[str, Any] = {
 class ByName(Mapping[str, Any]):
     """The commands as typer runs them; looking one up imports it."""
 
-    def __init__(self) -> None:
-        self._ready: dict[str, Any] = {}
-
     def __getitem__(self, name: str) -> Any:
-        if name not in self._ready:
-            self._ready[name] = _built(name, _found(name))
-        return self._ready[name]
+        return _built(name, _found(name))
 
     def __iter__(self) -> Iterator[str]:
         yield from OWN
@@ -120,6 +115,7 @@ def _found(name: str) -> Any:
     raise KeyError(name)
 
 
+@functools.cache  # in a process that runs several commands, they get their options once
 def _built(name: str, command: typer.Typer | Callable[..., Any]) -> Any:
     """The command as typer runs it, with the options that all commands have."""
     app = typer.Typer(name=name, **SETTINGS)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from torch import nn
 
 from ..ground.errors import SpiritlevelError
-from ..measures.setup import Setup
-from ..results import Report
-from ..verbs import comparison as comparisons
-from ..verbs import measuring as api
-from . import console, options, pace, subject, tables
+from . import console, inputs, options, outputs, pace
 from .common import examples
 from .exit_codes import INTERRUPTED
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..results import Comparison, Report
+    from .subject import Subject
 
 
 @examples("""\b
@@ -62,12 +63,16 @@ def compare(
     Leads with the order at equal confidence; --verbose shows every measure and what explains each
     difference. Ctrl-C keeps the networks measured so far, compares those, and exits with code 130.
     """
+    from ..measures.setup import Setup
+    from ..verbs import comparison as comparisons
+    from . import subject
+
     talk = console.talk(json)
     paths = named_paths(checkpoints)
     measures = asked.measures or None
     arguments: dict[str, Any] = {
         "loss": on.loss,
-        "layers": subject.one_or_many(asked.layers),
+        "layers": inputs.one_or_many(asked.layers),
         "head": asked.head,
         "method": method,
         "rtol": rtol,
@@ -91,7 +96,7 @@ def compare(
                 _tell_plan(talk, loaded, total, measures, arguments)
                 watch = pace.Pace()
             with console.progress(f"measuring {name}") as show:
-                arguments["progress"] = subject.by_pass(show, f"measuring {name}")
+                arguments["progress"] = pace.by_pass(show, f"measuring {name}")
                 networks[name] = loaded.network
                 measured = functools.partial(
                     comparisons.measure_for_comparison, Setup(**arguments), measures=measures
@@ -102,7 +107,7 @@ def compare(
         result = comparisons.Comparison(reports)
         if match:
             with console.progress("measuring at equal confidence") as show:
-                arguments["progress"] = subject.by_pass(show, "measuring at equal confidence")
+                arguments["progress"] = pace.by_pass(show, "measuring at equal confidence")
                 result = comparisons.matched_comparison(
                     Setup(**arguments), reports, networks, loaded.batches, measures
                 )
@@ -117,19 +122,21 @@ def compare(
     for name, report in result.reports.items():
         subject.detail_report(report, name)
     print_comparison(talk, result)
-    subject.write_json(talk, json, result.to_json())
-    subject.write_html(talk, html, result)
+    outputs.write_json(talk, json, result.to_json())
+    outputs.write_html(talk, html, result)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
 def _tell_plan(
     talk: Console,
-    loaded: subject.Subject,
+    loaded: Subject,
     total: int,
     measures: list[str] | None,
     arguments: dict[str, Any],
 ) -> None:
+    from ..verbs import measuring as api
+
     planned = loaded.attempt(api.preflight, measures=measures, **arguments)
     first, *more = str(planned).splitlines()
     console.note(talk, f"planned: {total} measurements, each of {first}")
@@ -139,13 +146,12 @@ def _tell_plan(
 
 def _counterparts(measures: list[str] | None) -> list[str]:
     """What is measured in addition to check the chosen measures for scale."""
+    from ..verbs import comparison as comparisons
+    from ..verbs import measuring as api
+
     twins = comparisons.counterparts()
-    asked = [card.name for pattern in measures or ["*"] for card in api.cards(pattern)]
-    return [twins[name] for name in asked if name in twins and (measures or _default(name))]
-
-
-def _default(name: str) -> bool:
-    return api.cards(name)[0].default
+    asked = [card for pattern in measures or ["*"] for card in api.cards(pattern)]
+    return [twins[card.name] for card in asked if card.name in twins and (measures or card.default)]
 
 
 def named_paths(checkpoints: list[str]) -> dict[str, str]:
@@ -169,8 +175,10 @@ def named_paths(checkpoints: list[str]) -> dict[str, str]:
     return paths
 
 
-def print_comparison(talk: Console, result: comparisons.Comparison) -> None:
+def print_comparison(talk: Console, result: Comparison) -> None:
     """Print the answer and the ranking, then the findings; --verbose adds all measures."""
+    from . import tables
+
     answer, ranking, findings = result.describe()
     talk.print()
     if console.VOLUME.get() >= console.Volume.VERBOSE:

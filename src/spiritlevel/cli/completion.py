@@ -5,20 +5,20 @@ If nothing matches, the shell completes file names as usual.
 
 from __future__ import annotations
 
-from ..inputs import models
-from ..inputs.data import CATALOGUE
-from ..verbs import measuring as api
-
 Offers = list[tuple[str, str]]  # a name, and what it is
 
 
 def measures(incomplete: str) -> Offers:
     """Measures that start with `incomplete`."""
+    from ..verbs import measuring as api
+
     return beginning(incomplete, [(card.name, card.summary) for card in api.cards()])
 
 
 def model_names(incomplete: str) -> Offers:
     """Built-in networks that start with `incomplete`."""
+    from ..inputs import models
+
     return beginning(incomplete, [(name, "built in") for name in models.names()])
 
 
@@ -30,6 +30,8 @@ def data_names(incomplete: str) -> Offers:
 
 def fetchable(incomplete: str) -> Offers:
     """Data sets that `spiritlevel data fetch` can download."""
+    from ..inputs.data import CATALOGUE
+
     return beginning(incomplete, [(name, entry.summary) for name, entry in CATALOGUE.items()])
 
 

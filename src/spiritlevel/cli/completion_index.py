@@ -16,13 +16,15 @@ from .commands import OWN, index_file
 
 def made_from(command: Any) -> dict[str, Any]:
     """A command with its parameters and the commands below it, in plain types."""
+    below = getattr(command, "commands", {})
+    return {**_told(command), "commands": {name: made_from(each) for name, each in below.items()}}
+
+
+def _told(command: Any) -> dict[str, Any]:
     context = command.make_context("spiritlevel", [], resilient_parsing=True)
     return {
         "help": command.get_short_help_str(limit=300),
         "parameters": [_parameter(each, context) for each in command.params],
-        "commands": {
-            name: made_from(below) for name, below in getattr(command, "commands", {}).items()
-        },
     }
 
 
@@ -42,14 +44,14 @@ def _parameter(parameter: Any, context: Any) -> dict[str, Any]:
 
 def files(command: Any) -> dict[pathlib.Path, str]:
     """The content of every file: one for the commands here, one for those of each package."""
-    tree = made_from(command)
-    below = tree.pop("commands")
     homes = {name: index_file(__name__) for name in OWN}
     for point in plugins.points("spiritlevel.commands"):
         homes.setdefault(point.name, index_file(point.module))
-    trees: dict[pathlib.Path, dict[str, Any]] = {index_file(__name__): tree}
+    trees: dict[pathlib.Path, dict[str, Any]] = {index_file(__name__): _told(command)}
     for name, file in homes.items():
-        trees.setdefault(file, {}).setdefault("commands", {})[name] = below[name]
+        trees.setdefault(file, {}).setdefault("commands", {})[name] = made_from(
+            command.commands[name]
+        )
     return {file: json.dumps(t, indent=1, ensure_ascii=False) + "\n" for file, t in trees.items()}
 
 

@@ -16,7 +16,7 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -25,7 +25,9 @@ from rich.text import Text
 
 from ..ground.errors import SpiritlevelError
 from ..ground.plain_text import visible
-from ..results import Progress
+
+if TYPE_CHECKING:
+    from ..results import Progress
 
 
 class Volume(enum.IntEnum):

@@ -10,9 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ..inputs.data import CATALOGUE, data_folder
-from ..inputs.data import fetch as fetch_data
-from . import completion, console, options, subject
+from . import completion, console, options, outputs
 
 FORMAT = "spiritlevel-data-1"
 EMBEDDED = "1,797 handwritten digits, 8×8 grey, 10 classes (embedded)"
@@ -39,6 +37,8 @@ Examples:
 )
 def list_data(json: options.Json = None) -> None:
     """List the data sets with their size, and whether they are on this machine."""
+    from ..inputs.data import CATALOGUE, data_folder
+
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     table.add_column("data", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
@@ -62,7 +62,7 @@ def list_data(json: options.Json = None) -> None:
         talk, "Your own data: --data mnist:/path, cifar10:/path, folder:/images or file.npz."
     )
     listing = {"format": FORMAT, "folder": str(folder), "data": rows}
-    subject.write_json(talk, json, json_text.dumps(listing, indent=2))
+    outputs.write_json(talk, json, json_text.dumps(listing, indent=2))
 
 
 @app.command(
@@ -90,13 +90,15 @@ def fetch(
     json: options.Json = None,
 ) -> None:
     """Download a data set, or continue a download, and verify it."""
+    from ..inputs import data as data_sets
+
     try:
         with console.progress(f"fetching {name}") as report:
-            target = fetch_data(name, folder, progress=report, sources=source)
+            target = data_sets.fetch(name, folder, progress=report, sources=source)
     except KeyboardInterrupt:
         console.err().print("The partial download is kept. Run the same command again to continue.")
         raise
-    entry = CATALOGUE[name]
+    entry = data_sets.CATALOGUE[name]
     talk = console.talk(json)
     talk.print(
         f"{name}: {len(entry.files)} file{'s' * (len(entry.files) > 1)}, "
@@ -108,7 +110,7 @@ def fetch(
         talk.print(f"use it: spiritlevel measure --model MODEL --data {data}", soft_wrap=True)
     files = [str(target / file.name) for file in entry.files]
     result = {"format": FORMAT, "name": name, "folder": str(target), "files": files}
-    subject.write_json(talk, json, json_text.dumps(result, indent=2))
+    outputs.write_json(talk, json, json_text.dumps(result, indent=2))
 
 
 def _megabytes(size: int) -> str:

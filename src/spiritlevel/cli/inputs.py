@@ -5,17 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from ..ground.errors import SpiritlevelError, brief
-from ..verbs import measuring as api
+
+if TYPE_CHECKING:
+    import torch
 
 UNITS = {"": 1, "B": 1}
 for power, letter in enumerate("KMGT", start=1):
     UNITS |= {letter: 1024**power, f"{letter}IB": 1024**power, f"{letter}B": 1000**power}
 WORDS = {"true": True, "false": False, "none": None}
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = ("float32", "float64")
 
 
 def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, object]:
@@ -49,10 +50,19 @@ def split_commas(values: list[str] | None) -> list[str] | None:
     return [part.strip() for value in values for part in value.split(",") if part.strip()]
 
 
+def one_or_many(layers: list[str] | None) -> str | list[str] | None:
+    """One layer as a string, so that "head" keeps its meaning."""
+    if not layers:
+        return None
+    return layers[0] if len(layers) == 1 else layers
+
+
 def refuse_unread(
     options: Mapping[str, object], measures: Sequence[str] | None, also: Iterable[str]
 ) -> None:
     """Raise if an option exists, but no measure of this call reads it."""
+    from ..verbs import measuring as api
+
     if measures:
         cards = [card for pattern in measures for card in api.cards(pattern)]
     else:
@@ -86,16 +96,21 @@ def parse_memory(text: str) -> int:
 
 def parse_dtype(text: str) -> torch.dtype:
     """float32 or float64: curvature is measured in no other dtype."""
+    import torch
+
     if text not in DTYPES:
         raise SpiritlevelError(
             f"The --dtype must be {' or '.join(DTYPES)}. Got {brief(text)}. "
             "Half precision has too few digits for curvature."
         )
-    return DTYPES[text]
+    dtype: torch.dtype = getattr(torch, text)
+    return dtype
 
 
 def parse_device(text: str) -> torch.device:
     """A device that this machine has."""
+    import torch
+
     try:
         device = torch.device(text)
         torch.empty(1, device=device)

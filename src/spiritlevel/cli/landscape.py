@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import pathlib
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from torch import nn
 
-from ..inputs.checkpoints import load_checkpoint
-from ..pages.figures.landscapes import landscape as draw
-from ..verbs import landscape as landscapes
-from . import console, options, subject
+from . import console, inputs, options, outputs, pace
 from .common import examples
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..verbs.landscape import Landscape
+    from .subject import Subject
 
 
 @examples("""\b
@@ -86,11 +88,14 @@ def landscape(
 
     With --cache, Ctrl-C keeps the finished points and the same command continues.
     """
+    from ..verbs.landscape import num_points
+    from . import subject
+
     talk = console.talk(json)
     loaded = subject.load(network, on, at)
     loaded.introduce(talk)
     others = [_other(talk, loaded.network, path) for path in to or []]
-    count = landscapes.num_points(
+    count = num_points(
         dimensions=dimensions or len(others) or 1, points=points, reach=reach, path=bool(others)
     )
     console.note(talk, _planned(loaded, count, eigen=directions == "eigen"))
@@ -102,7 +107,7 @@ def landscape(
         "points": points,
         "reach": reach,
         "biases": biases,
-        "layers": subject.one_or_many(layers),
+        "layers": inputs.one_or_many(layers),
         "head": head,
         "loss": on.loss,
         "max_passes": max_passes,
@@ -115,29 +120,35 @@ def landscape(
     for line in str(result).splitlines():
         console.note(talk, line)
     if plot is not None:
-        subject.write_figure(talk, plot, draw(result).figure)  # type: ignore[arg-type]
-    subject.write_json(talk, json, result.to_json())
+        from ..pages.figures.landscapes import landscape as draw
+
+        outputs.write_figure(talk, plot, draw(result).figure)  # type: ignore[arg-type]
+    outputs.write_json(talk, json, result.to_json())
 
 
 def _other(talk: Console, network: nn.Module, path: str) -> nn.Module:
     """Another checkpoint of the same network."""
+    from ..inputs.checkpoints import load_checkpoint
+
     other = copy.deepcopy(network)
     console.note(talk, f"to: {load_checkpoint(other, path)}")
     return other
 
 
-def _planned(loaded: subject.Subject, count: int, *, eigen: bool) -> str:
+def _planned(loaded: Subject, count: int, *, eigen: bool) -> str:
     """What it will cost, before it starts."""
     samples = sum(len(y) for _, y in loaded.batches)
     first = ", after the Hessian products that find the directions" if eigen else ""
     return f"planned: {count} points, one forward per point and sample ({samples} samples){first}"
 
 
-def _run(loaded: subject.Subject, arguments: dict[str, Any]) -> landscapes.Landscape:
+def _run(loaded: Subject, arguments: dict[str, Any]) -> Landscape:
+    from ..verbs import landscape as landscapes
+
     try:
         with console.progress("landscape") as show:
-            arguments["progress"] = subject.by_pass(show, "landscape")
-            result: landscapes.Landscape = loaded.attempt(landscapes.landscape, **arguments)
+            arguments["progress"] = pace.by_pass(show, "landscape")
+            result: Landscape = loaded.attempt(landscapes.landscape, **arguments)
             return result
     except KeyboardInterrupt:
         cache = arguments["cache"]

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..verbs import measuring as api
-from . import console, options, subject, tables
+from . import console, inputs, options, outputs, pace
 from .common import examples
 
 
@@ -43,11 +42,14 @@ def measure(
 
     Prints the planned cost first and the actual cost last. The network is not changed.
     """
+    from ..verbs import measuring as api
+    from . import subject, tables
+
     talk = console.talk(json)
     arguments: dict[str, Any] = {
         "loss": on.loss,
         "measures": asked.measures or None,
-        "layers": subject.one_or_many(asked.layers),
+        "layers": inputs.one_or_many(asked.layers),
         "head": asked.head,
         "method": method,
         "rtol": rtol,
@@ -66,12 +68,12 @@ def measure(
         console.note(talk, line)
     console.note(talk)
     with console.progress("measuring") as show:
-        arguments["progress"] = subject.by_pass(show, "measuring")
+        arguments["progress"] = pace.by_pass(show, "measuring")
         report = loaded.attempt(api.measure, **arguments)
         loaded.describe(report.settings, on.loss)
     subject.detail_report(report)
     tables.print_parts(talk, report.describe())
     if per_layer:
         tables.print_layers(talk, report)
-    subject.write_json(talk, json, report.to_json())
-    subject.write_html(talk, html, report)
+    outputs.write_json(talk, json, report.to_json())
+    outputs.write_html(talk, html, report)

@@ -12,7 +12,6 @@ from typing import Annotated, TypeVar
 import typer
 
 from ..ground.errors import SpiritlevelError, brief, require
-from ..pages.figures import KINDS
 from . import completion, console, inputs
 
 Several = list[str] | None
@@ -177,11 +176,15 @@ Html = Annotated[
 
 def drawable(plot: pathlib.Path | None) -> pathlib.Path | None:
     """Raise now if the file cannot be drawn."""
-    if plot is not None and plot.suffix[1:] not in KINDS:
-        endings = ", ".join(f".{kind}" for kind in KINDS)
-        raise SpiritlevelError(
-            f"The --plot must be a file with one of the endings {endings}. Got {brief(str(plot))}."
-        )
+    if plot is not None:
+        from ..pages.figures import KINDS
+
+        if plot.suffix[1:] not in KINDS:
+            endings = ", ".join(f".{kind}" for kind in KINDS)
+            raise SpiritlevelError(
+                f"The --plot must be a file with one of the endings {endings}. "
+                f"Got {brief(str(plot))}."
+            )
     return unwritten(plot)
 
 
@@ -217,6 +220,15 @@ class MeasureOptions:
 
     measures: Measures = None
     option: Options = None
+    layers: Layers = None
+    head: HeadName = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerOptions:
+    """Which layers, and a figure of them."""
+
+    plot: Plot = None
     layers: Layers = None
     head: HeadName = None
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from ..results import Progress
 from . import console
+
+if TYPE_CHECKING:
+    from ..results import Progress
 
 WORTH_SAYING = 20.0  # seconds left below which nobody plans anything
 
@@ -46,6 +49,20 @@ def audited(show: Progress, plan: Callable[[int], None]) -> Progress:
             else:
                 pace.step(done - 1, total - 1)
         show(done, total, what)
+
+    return report
+
+
+def by_pass(show: Progress, text: str) -> Progress:
+    """Progress that starts again with each pass over the data and shows the pass number."""
+    last, passes = 0, 1
+
+    def report(done: int, total: int | None, what: str) -> None:
+        nonlocal last, passes
+        if done <= last:
+            passes += 1
+        last = done
+        show(done, total, text if passes == 1 else f"{text}, pass {passes}")
 
     return report
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from ..ground.errors import SpiritlevelError
-from ..pages.figures import pruning as draw
-from ..verbs.pruning import Pruning, pruning
-from ..verbs.pruning.measuring import MIN_PROBES, SHARES
 from . import options
-from .changes import ChangesCommand, LayerOptions
 from .common import examples
-from .tables import print_by_name
+
+if TYPE_CHECKING:
+    from ..verbs.pruning import Pruning
+
+MIN_PROBES = 4  # as of `verbs.pruning`, which takes torch to import
 
 
 @examples("""\b
@@ -56,7 +56,7 @@ def prune(
             callback=options.unwritten,
         ),
     ] = None,
-    of: LayerOptions,
+    of: options.LayerOptions,
     at: options.MachineOptions,
     json: options.Json = None,
 ) -> None:
@@ -66,9 +66,13 @@ def prune(
             "The --save option needs a --share: how much should be deleted? Got none. "
             "For example --share 0.3."
         )
+    from ..pages import figures
+    from ..verbs.pruning import pruning
+    from .changes import ChangesCommand
+
     ChangesCommand(network, on, of, at, save_to, json, "units", "left out").run(
         pruning,
-        draw,
+        figures.pruning,
         _tell_curves,
         share=share,
         by=by,
@@ -79,6 +83,9 @@ def prune(
 
 def _tell_curves(talk: Console, found: Pruning) -> None:
     """What the loss does as more and more is deleted, by rule."""
+    from ..verbs.pruning.measuring import SHARES
+    from .tables import print_by_name
+
     rows = {
         f"by {rule}": ["" if d.measured_rise is None else f"{d.measured_rise:.2g}" for d in curve]
         for rule, curve in found.curves.items()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from ..ground.errors import SpiritlevelError, brief
-from ..pages.figures import quantization as draw
-from ..verbs.quantization import Quantization, quantization
 from . import console, inputs, options
-from .changes import ChangesCommand, LayerOptions
 from .common import examples
+
+if TYPE_CHECKING:
+    from ..verbs.quantization import Quantization
 
 
 @examples("""\b
@@ -56,7 +56,7 @@ def quantize(
             callback=options.unwritten,
         ),
     ] = None,
-    of: LayerOptions,
+    of: options.LayerOptions,
     arithmetic: Annotated[
         str,
         typer.Option(
@@ -73,9 +73,13 @@ def quantize(
             "The --save option needs a budget: which widths should be saved? Got neither "
             "--mean-bits nor --bytes. For example --mean-bits 4."
         )
+    from ..pages import figures
+    from ..verbs.quantization import quantization
+    from .changes import ChangesCommand
+
     ChangesCommand(network, on, of, at, save_to, json, "rounding", "not rounded").run(
         quantization,
-        draw,
+        figures.quantization,
         _tell_uniforms,
         bits=_parse_bits(bits),
         scheme=scheme,

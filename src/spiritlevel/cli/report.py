@@ -5,15 +5,17 @@ from __future__ import annotations
 import json as json_text
 import pathlib
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..ground.errors import SpiritlevelError
 from ..ground.files import write_atomically
-from ..pages import report as pages
-from . import console, options, subject
+from . import console, options, outputs
 from .common import examples
+
+if TYPE_CHECKING:
+    from ..pages.report import Page
 
 STANDARD_OUTPUT = "-"
 
@@ -59,15 +61,17 @@ def report(
             f"The --out must be a file. Got the folder {out!r}. Write --out {out}/report.html."
         )
     console.free(out)
+    from ..pages.report import render
+
     page = _page(source, title, target, confounders, confidence)
-    html = pages.render(page).encode()
+    html = render(page).encode()
     talk = console.talk(STANDARD_OUTPUT if STANDARD_OUTPUT in (out, json) else None)
     if out == STANDARD_OUTPUT:
         sys.stdout.buffer.write(html)
     else:
         write_atomically(out, html)
         console.note(talk, f"written: {out}")
-    subject.write_json(talk, json, json_text.dumps(page.to_dict(), indent=2, allow_nan=False))
+    outputs.write_json(talk, json, json_text.dumps(page.to_dict(), indent=2, allow_nan=False))
 
 
 def _page(
@@ -76,7 +80,9 @@ def _page(
     target: str | None,
     confounders: list[str] | None,
     confidence: float | None,
-) -> pages.Page:
+) -> Page:
+    from ..pages import report as pages
+
     if source.is_dir():
         chosen = {"target": target, "confounders": confounders, "confidence": confidence}
         with console.progress("reading the study") as show:

@@ -7,10 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..pages.figures import density as draw_density
-from ..pages.figures import new_figure
-from ..verbs import spectra
-from . import console, options, subject, tables
+from . import console, inputs, options, outputs, pace
 from .common import examples
 
 
@@ -49,11 +46,14 @@ def spectrum(
     html: options.Html = None,
 ) -> None:
     """Compute the extreme eigenvalues of the Hessian, and draw the spectral density."""
+    from ..verbs import spectra
+    from . import subject, tables
+
     talk = console.talk(json)
     arguments: dict[str, Any] = {
         "matrix": matrix,
         "loss": on.loss,
-        "layers": subject.one_or_many(layers),
+        "layers": inputs.one_or_many(layers),
         "head": head,
         "memory": at.num_bytes,
         "seed": at.seed,
@@ -62,7 +62,7 @@ def spectrum(
     loaded.introduce(talk)
     console.note(talk)
     with console.progress("eigenvalues") as show:
-        arguments["progress"] = subject.by_pass(show, "eigenvalues")
+        arguments["progress"] = pace.by_pass(show, "eigenvalues")
         pairs = loaded.attempt(
             spectra.eigenvalues, num=num, which="both", max_passes=max_passes, **arguments
         )
@@ -77,12 +77,14 @@ def spectrum(
     density = None
     if plot is not None or html is not None:
         with console.progress("density") as show:
-            arguments["progress"] = subject.by_pass(show, "density")
+            arguments["progress"] = pace.by_pass(show, "density")
             density = loaded.attempt(spectra.density, num_vectors=vectors, steps=steps, **arguments)
     if plot is not None and density is not None:
-        figure = new_figure(6.0, 3.4)
-        draw_density(density, pairs.values, ax=figure.subplots())
-        subject.write_figure(talk, plot, figure)
+        from ..pages import figures
+
+        figure = figures.new_figure(6.0, 3.4)
+        figures.density(density, pairs.values, ax=figure.subplots())
+        outputs.write_figure(talk, plot, figure)
     result = spectra.Spectrum(eigenvalues=pairs, density=density)
-    subject.write_json(talk, json, result.to_json())
-    subject.write_html(talk, html, result)
+    outputs.write_json(talk, json, result.to_json())
+    outputs.write_html(talk, html, result)

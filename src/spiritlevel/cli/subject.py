@@ -5,33 +5,25 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import pathlib
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 
 from ..ground.errors import SpiritlevelError, is_out_of_memory
-from ..ground.files import write_atomically
 from ..inputs.checkpoints import load_checkpoint
 from ..inputs.data.samples import in_batches, load_samples
 from ..inputs.models import build
 from ..measures.setup import Setup
 from ..model.batches import map_tensors, tensors
-from ..pages import report as pages
-from ..pages.figures import save
 from ..records.reading import to_json_float
-from ..results import Progress, Report
+from ..results import Report
 from ..verbs.performance import performance
 from . import console, inputs
 from .options import DataOptions, MachineOptions, NetworkOptions, Several
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 OF_TORCH = (RuntimeError, TypeError, IndexError)  # what it raises for tensors that do not fit
 
@@ -145,49 +137,6 @@ def detail_report(report: Report, of: str = "") -> None:
     prefix = f"{of}: " if of else ""
     console.details(f"{prefix}setting", report.settings)
     console.details(f"{prefix}cost", {name: m.cost.passes(n) for name, m in report.items()})
-
-
-def write_json(talk: Console, json: str | None, text: str) -> None:
-    """Write to the path of --json, if given."""
-    if json == "-":
-        sys.stdout.write(f"{text}\n")
-    elif json is not None:
-        write_atomically(json, f"{text}\n".encode())
-        console.note(talk, f"written: {json}")
-
-
-def write_figure(talk: Console, plot: pathlib.Path, figure: Figure) -> None:
-    """Write to the path of --plot."""
-    write_atomically(plot, save(figure, plot.suffix[1:]))
-    console.note(talk, f"written: {plot}")
-
-
-def write_html(talk: Console, html: pathlib.Path | None, result: Any) -> None:
-    """Write to the path of --html, if given."""
-    if html is not None:
-        pages.save(result, html)
-        console.note(talk, f"written: {html}")
-
-
-def one_or_many(layers: Several) -> str | list[str] | None:
-    """One layer as a string, so that "head" keeps its meaning."""
-    if not layers:
-        return None
-    return layers[0] if len(layers) == 1 else layers
-
-
-def by_pass(show: Progress, text: str) -> Progress:
-    """Progress that starts again with each pass over the data and shows the pass number."""
-    last, passes = 0, 1
-
-    def report(done: int, total: int | None, what: str) -> None:
-        nonlocal last, passes
-        if done <= last:
-            passes += 1
-        last = done
-        show(done, total, text if passes == 1 else f"{text}, pass {passes}")
-
-    return report
 
 
 def _name(kind: torch.dtype) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 
 from .errors import SpiritlevelError, brief, suggestion
 
+OWN = __name__.partition(".")[0]
 GROUPS = ("spiritlevel.measures", "spiritlevel.studies")  # entry points that name modules
 
 _imported_in: dict[str, str] = {}  # top-level modules, and the working folder at that time
@@ -40,8 +41,8 @@ def imported(name: str, *, what: str) -> Any:
     _forget_other_folders(module_name)
     with working_folder_importable():
         module = _import(name, module_name, what)
-    root = module_name.partition(".")[0]
-    if root != __package__ and _is_here(sys.modules[root].__spec__):
+    root = _root(module_name)
+    if _is_here(sys.modules[root].__spec__) and root not in {OWN, *map(_root, _vouched_for())}:
         _imported_in[root] = os.getcwd()
     try:
         return getattr(module, attribute)
@@ -84,7 +85,7 @@ def working_folder_importable() -> Iterator[None]:
 
 def _forget_other_folders(module_name: str) -> None:
     """Drop a module that was imported here in another working folder: the present one counts."""
-    root = module_name.partition(".")[0]
+    root = _root(module_name)
     if _imported_in.get(root, os.getcwd()) != os.getcwd():
         del _imported_in[root]
         for name in [n for n in sys.modules if n == root or n.startswith(f"{root}.")]:
@@ -123,7 +124,7 @@ def _import_failed(
 
 
 def check_origin(
-    name: str, *, what: str, base: type | None, received: pathlib.Path | None = None
+    name: str, *, what: str, base: type | None, own: str, received: pathlib.Path | None = None
 ) -> None:
     """Refuse code unless it was written in the working folder, or an entry point names its module.
 
@@ -134,12 +135,14 @@ def check_origin(
         name: as 'module:attribute'.
         what: its role, for the error.
         base: the class that a class must derive from; None allows functions only.
+        own: the package that asks. Its entry points vouch for what it registers, and for no other
+            function of it.
         received: a folder that may come from somebody else, such as a store's. Code in it is
             refused even if it is the working folder.
     """
     module_name, _ = split(name, what=what)
     _forget_other_folders(module_name)
-    area = _area(module_name)
+    area = _area(module_name, own)
     if area is None:
         if not _exists(module_name):
             imported(name, what=what)  # which says best what is missing
@@ -161,9 +164,9 @@ def check_origin(
         raise _not_allowed(name, what, f"{str(file)!r} lies in the folder of the study itself")
 
 
-def _area(module_name: str) -> pathlib.Path | None:
+def _area(module_name: str, own: str) -> pathlib.Path | None:
     """The folder whose code may run: the working folder, or the package of an entry point."""
-    root = module_name.partition(".")[0]
+    root = _root(module_name)
     here = pathlib.Path.cwd().resolve()
     if root == "__main__":  # the program that is running
         return here
@@ -171,9 +174,18 @@ def _area(module_name: str) -> pathlib.Path | None:
         spec = importlib.util.find_spec(root)  # imports nothing: the name has no dots
     if _is_here(spec):
         return here
-    points = (point for group in GROUPS for point in metadata.entry_points(group=group))
-    is_named = module_name in {point.module for point in points}
+    is_named = root != own and module_name in _vouched_for()
     return next(iter(_locations(spec)), None) if is_named else None
+
+
+def _vouched_for() -> set[str]:
+    """The modules that installed packages name under an entry point."""
+    points = (point for group in GROUPS for point in metadata.entry_points(group=group))
+    return {point.module for point in points}
+
+
+def _root(module_name: str) -> str:
+    return module_name.partition(".")[0]
 
 
 def _is_here(spec: machinery.ModuleSpec | None) -> bool:
@@ -184,7 +196,7 @@ def _is_here(spec: machinery.ModuleSpec | None) -> bool:
 
 def _exists(module_name: str) -> bool:
     with working_folder_importable():
-        return importlib.util.find_spec(module_name.partition(".")[0]) is not None
+        return importlib.util.find_spec(_root(module_name)) is not None
 
 
 def _locations(spec: machinery.ModuleSpec | None) -> list[pathlib.Path]:

@@ -38,7 +38,7 @@ def test_command_interrupted(toy, run, tmp_path, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spiritlevel.cli.data.fetch_data", stop)
+    monkeypatch.setattr("spiritlevel.inputs.data.fetch", stop)
     assert (
         "The partial download is kept. Run the same command again to continue."
         in run("fetch", "toy", code=130).stderr

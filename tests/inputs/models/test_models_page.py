@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from spiritlevel.inputs import models
-from spiritlevel_lab import Study
 
 PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "models.md").read_text("utf-8")
 MODELS = {
@@ -51,12 +50,3 @@ def test_sizes_with_either_head():
     assert set(HEADS) == {name for name in models.names() if "head" in defaults(name)}
     for name, counts in HEADS.items():
         assert counts == {head: parameters(name, head=head) for head in counts}
-
-
-def test_what_is_shown_for_a_study_is_understood():
-    [text] = re.findall(r"```text\n(model: .*?)```", PAGE, flags=re.S)
-    *given, grid = text.splitlines()
-    assert len(given) == 3
-    for line in given:
-        Study.from_yaml(f"name: shown\n{line}\n")
-    assert len(Study.from_yaml(f"name: shown\n{given[0]}\n{grid}\n").runs()) == 2

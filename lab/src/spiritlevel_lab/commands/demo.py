@@ -6,7 +6,7 @@ import json as json_text
 import os
 import pathlib
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -14,13 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spiritlevel.cli import console, options, subject
+from spiritlevel.cli import console, options, outputs
 from spiritlevel.cli.common import examples
 from spiritlevel.cli.pace import duration
 
-from . import demo_study
-from .demo_study import Demo
-from .runs_progress import counted, runs_progress
+if TYPE_CHECKING:
+    from .demo_study import Demo
 
 FORMAT = "spiritlevel-demo-2"
 
@@ -52,6 +51,9 @@ def demo(
     generalization gap, and audits one of them. Takes under four minutes on two cores. If stopped,
     it continues where it was.
     """
+    from . import demo_study
+    from .runs_progress import runs_progress
+
     started = time.monotonic()
     with runs_progress() as watch, console.progress("report") as show:
         result = demo_study.run(
@@ -63,7 +65,7 @@ def demo(
         )
     talk = console.talk(json)
     _print(talk, result, seconds=time.monotonic() - started)
-    subject.write_json(talk, json, json_text.dumps(_to_dict(result), indent=2))
+    outputs.write_json(talk, json, json_text.dumps(_to_dict(result), indent=2))
 
 
 def _to_dict(result: Demo) -> dict[str, object]:
@@ -77,6 +79,8 @@ def _to_dict(result: Demo) -> dict[str, object]:
 
 
 def _print(page: Console, result: Demo, *, seconds: float) -> None:
+    from .runs_progress import counted
+
     console.tell(page, f"{result.study.description} {counted(result.counts, None)}.")
     page.print()
     console.tell(page, result.lead, bold="")

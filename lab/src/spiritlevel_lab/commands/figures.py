@@ -8,16 +8,11 @@ from typing import Annotated
 
 import typer
 
-from spiritlevel.cli import console, options, subject
+from spiritlevel.cli import console, options, outputs
 from spiritlevel.ground.errors import SpiritlevelError, brief
 from spiritlevel.ground.files import write_atomically
-from spiritlevel.pages import figures as plots
 
-from ..pages.figures import study_figures
-from ..pages.figures.columns import finished, num_runs
-from ..population import population_statistics
-from ..population.population import TARGETS
-from ..population.storage.store import Store
+from ..population.outcome_names import TARGETS
 
 FORMAT = "spiritlevel-figures-1"
 EXAMPLES = """\b
@@ -49,6 +44,13 @@ def figures(
     json: options.Json = None,
 ) -> None:
     """Draw a study: measures against the gap, correlations, training, boxes, layers, bound."""
+    from spiritlevel.pages import figures as plots
+
+    from ..pages.figures import study_figures
+    from ..pages.figures.columns import finished, num_runs
+    from ..population import population_statistics
+    from ..population.storage.store import Store
+
     if kind not in plots.KINDS:
         raise SpiritlevelError(
             f"The --format must be one of {', '.join(plots.KINDS)}. Got {brief(kind)}."
@@ -75,4 +77,4 @@ def figures(
         number = num_runs(unfinished)
         console.tell(talk, f"not drawn because failed or unfinished: {number}")
     result = {"format": FORMAT, "written": written, "left_out": dict(chosen.left_out)}
-    subject.write_json(talk, json, json_text.dumps(result, indent=2))
+    outputs.write_json(talk, json, json_text.dumps(result, indent=2))

@@ -10,22 +10,13 @@ import typer
 from rich import box
 from rich.table import Table
 
-from spiritlevel.cli import completion, console, inputs, options, subject
+from spiritlevel.cli import completion, console, inputs, options, outputs
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import write_atomically
 from spiritlevel.ground.plain_text import visible
-from spiritlevel.pages.report import render
 
-from ..claims.experiment import PAPERS
-from ..pages.report import study as study_page
-from ..papers import registry as experiments
-from ..papers.judgement import judge
-from ..population import control, export, population_statistics
-from ..population.population import TARGETS, Population
-from ..population.registry import study_names
-from ..population.storage.store import Store
-from . import claims, figures, study_measure, study_work
-from .runs_progress import counted
+from ..population.outcome_names import TARGETS
+from . import figures, study_measure, study_work
 
 FORMAT = "spiritlevel-studies-1"  # of the list
 
@@ -45,6 +36,8 @@ Examples:
 
 
 def _studies(incomplete: str) -> completion.Offers:
+    from ..population.registry import study_names
+
     return completion.beginning(incomplete, [(name, "built in") for name in study_names()])
 
 
@@ -58,6 +51,10 @@ Examples:
 )
 def list_studies(json: options.Json = None) -> None:
     """List the available studies with their presets."""
+    from ..claims.experiment import PAPERS
+    from ..population import control
+    from ..population.registry import study_names
+
     rows: list[dict[str, Any]] = []
     for name in study_names():
         listed_study = control.find(name)
@@ -79,7 +76,7 @@ def list_studies(json: options.Json = None) -> None:
     console.note(talk, "A name such as 002-fig-4 is a table or figure of the paper above it.")
     console.note(talk, "Run one: spiritlevel study run NAME --preset quick")
     console.note(talk, "See its results: spiritlevel study report studies/NAME-quick")
-    subject.write_json(talk, json, json_text.dumps({"format": FORMAT, "studies": rows}, indent=2))
+    outputs.write_json(talk, json, json_text.dumps({"format": FORMAT, "studies": rows}, indent=2))
 
 
 @app.command(
@@ -117,6 +114,9 @@ def run(
     json: options.Json = None,
 ) -> None:
     """Run a study, or what is left of it. You can stop it at any time and resume it later."""
+    from ..population import control
+    from ..population.storage.store import Store
+
     _refuse_without_runs(study)
     chosen = control.find(study)
     if preset is not None:
@@ -132,6 +132,8 @@ def run(
 
 
 def _refuse_without_runs(name: str) -> None:
+    from ..papers import registry as experiments
+
     if name in experiments.names() and (runs := experiments.find(name).rows_of):
         raise SpiritlevelError(
             f"The experiment {name!r} has no runs of its own: it looks at those of {runs!r}. Run "
@@ -161,6 +163,9 @@ def resume(
     json: options.Json = None,
 ) -> None:
     """Finish a study. Failed runs are tried again."""
+    from ..population import control
+    from ..population.storage.store import Store
+
     with Store.open(folder) as store:
         lost = control.check_files(store, retrain=retrain)
         if again := control.retry_failed(store, allow_code=allow_code):
@@ -182,13 +187,17 @@ Examples:
 )
 def status(folder: study_work.Folder, json: options.Json = None) -> None:
     """Show the progress of a study."""
+    from ..population import control
+    from ..population.storage.store import Store
+    from .runs_progress import counted
+
     with Store.open(folder) as store:
         state = control.state(store)
     page = console.talk(json)
     page.print(f"{state.name}: {counted(state.counts, state.seconds_left)}", soft_wrap=True)
     for run_id, error in state.failures:
         console.tell(page, error, mark="  • ", bold=f"{run_id} ")
-    subject.write_json(page, json, json_text.dumps(state.to_dict(), indent=2))
+    outputs.write_json(page, json, json_text.dumps(state.to_dict(), indent=2))
 
 
 @app.command(
@@ -217,6 +226,15 @@ def report(
 
     For an experiment of a paper, it first says whether the paper's claim held.
     """
+    from spiritlevel.pages.report import render
+
+    from ..pages.report import study as study_page
+    from ..papers.judgement import judge
+    from ..population import population_statistics
+    from ..population.population import Population
+    from ..population.storage.store import Store
+    from . import claims
+
     with Store.open(folder) as store:
         population = Population.of(store)
         hint = ""
@@ -260,7 +278,7 @@ def report(
     if judgements:
         result["experiment"], *others = [judged.to_dict() for judged in judgements]
         result |= {"more_experiments": others} if others else {}
-    subject.write_json(talk, json, json_text.dumps(result, indent=2, allow_nan=False))
+    outputs.write_json(talk, json, json_text.dumps(result, indent=2, allow_nan=False))
     if html is not None:
         write_atomically(html, render(page).encode())
         console.note(talk, f"written: {html}")
@@ -283,12 +301,15 @@ def export_tables(
     json: options.Json = None,
 ) -> None:
     """Write runs, machines, epochs and measurements as tables."""
+    from ..population import export
+    from ..population.storage.store import Store
+
     with Store.open(folder) as store:
         paths = [str(path) for path in export.export(store, out or folder / "export", kind=kind)]
     talk = console.talk(json)
     for path in paths:
         console.note(talk, f"written: {path}")
-    subject.write_json(talk, json, json_text.dumps({"written": paths}, indent=2))
+    outputs.write_json(talk, json, json_text.dumps({"written": paths}, indent=2))
 
 
 app.command(epilog=study_measure.EXAMPLES)(study_measure.measure)

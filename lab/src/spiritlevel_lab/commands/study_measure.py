@@ -8,24 +8,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from spiritlevel.cli import completion, console, inputs, options, subject
+from spiritlevel.cli import completion, console, inputs, options
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.ground.files import write_atomically
 
-from ..population import control
-from ..population.existing import columns, finding, studies
-from ..population.existing.columns import (
-    ColumnRoles,
-    NetworkTable,
-    read_networks,
-    repeated_settings,
-)
-from ..population.existing.studies import open_store, study_of
-from ..population.settings.definition import Study
-from ..population.settings.networks import axes_of
-from ..statistics.clusters import MIN_CLUSTERS
 from . import study_work
 
 EXAMPLES = """\b
@@ -140,9 +126,14 @@ def measure(
     model, initial, seed, train_loss, train_accuracy, test_loss, test_accuracy, gap, error_gap and
     test_error. You can stop at any time; the same command goes on. Then see `study report`.
     """
+    from ..population import control
+    from ..population.existing import studies
+    from ..population.existing.columns import ColumnRoles, read_networks
+    from . import given_networks
+
     talk = console.talk(json)
     roles = ColumnRoles(setting or [], outcome or [], model_column or [], ignore or [])
-    given, roles, remarks = _found(talk, paths, names, roles, table)
+    given, roles, remarks = given_networks.found(talk, paths, names, roles, table)
     if given is None:
         return
     inputs.parse_dtype(dtype)
@@ -177,7 +168,7 @@ def measure(
         "method": method,
         "rtol": rtol,
         "max_passes": max_passes,
-        "layers": subject.one_or_many(layers),
+        "layers": inputs.one_or_many(layers),
         "head": head,
         "options": chosen or None,
     }
@@ -190,86 +181,16 @@ def measure(
         "measure_options": _given(asked),
         "training": {"dtype": dtype, "threads": threads},
     }
-    study = study_of(networks, **how)
+    study = studies.study_of(networks, **how)
     control.check(study, allow_code=trusted)
     with console.progress("reading checkpoints") as show:
         study = studies.with_fingerprints(study, show)
-    _introduce(talk, study, remarks, judged=judged)
-    with open_store(out or control.default_folder(study.name), study) as store:
+    given_networks.introduce(talk, study, remarks, judged=judged)
+    with studies.open_store(out or control.default_folder(study.name), study) as store:
         if again := store.retry_failed():
             console.note(console.err(), f"{again} failed runs will be tried again")
         where = {"device": device, "address": None, "per_gpu": 1}
         study_work.work(store, json, executor="local", workers=workers, allow_code=trusted, **where)
-
-
-def _found(
-    talk: Console,
-    paths: list[str],
-    names: str | None,
-    roles: ColumnRoles,
-    table: pathlib.Path | None,
-) -> tuple[NetworkTable | None, ColumnRoles, Sequence[str]]:
-    """The networks with the roles of their columns, and remarks; no networks if written only."""
-    is_table = [path.lower().endswith(columns.ENDINGS) for path in paths]
-    if any(is_table):
-        for flag, given in (("--names", names), ("--table", table)):
-            if given is not None:
-                raise SpiritlevelError(
-                    f"{flag} is for checkpoints in files and folders. Got the table {paths[0]!r}. "
-                    "Leave it out."
-                )
-        if len(paths) > 1:
-            raise SpiritlevelError(
-                f"Give one table, or files and folders with checkpoints. Got {len(paths)} paths."
-            )
-        return columns.read_table(paths[0]), roles, ()
-    found = finding.find_networks(paths, names=names, roles=roles)
-    if table is None:
-        return found.table, found.roles, _remarks(found)
-    console.free(table)
-    write_atomically(table, columns.table_text(found.rows).encode("utf-8", "backslashreplace"))
-    console.note(talk, f"written: {table}, with {len(found.rows)} checkpoints")
-    return None, roles, ()
-
-
-def _remarks(found: finding.FoundNetworks) -> list[str]:
-    remarks = []
-    if found.beside:
-        columns = ", ".join(found.beside)
-        remarks.append(f"also found, and not used: {columns}. Use one with --setting or --outcome.")
-    if found.one_run:
-        remarks.append(
-            "Some are checkpoints of one run, and such networks are alike. Give --setting "
-            f"{finding.FOLDER} to count runs and not checkpoints, or only the last of each run."
-        )
-    return remarks
-
-
-def _introduce(talk: Console, study: Study, remarks: Sequence[str], *, judged: bool) -> None:
-    """Say what will be measured, and what can be said of it in the end."""
-    networks = study.networks
-    console.note(talk, f"networks: {len(networks)}")
-    axes = axes_of(networks)
-    values = ", ".join(f"{axis} ({len(values)} values)" for axis, values in axes.items())
-    repeated = repeated_settings(networks)
-    counted = f"; {repeated} settings, some of them repeated" if repeated else ""
-    console.note(talk, f"settings: {values or 'none'}{counted}")
-    known = list(networks[0]["outcomes"])
-    console.note(talk, f"outcomes: {', '.join(known) or 'none are given'}")
-    for remark in remarks:
-        console.note(talk, remark)
-    if not judged:
-        console.note(
-            talk,
-            "No outcome is known, so the networks are measured and nothing can be judged. Add a "
-            "column such as test_accuracy, or give --test DATA.",
-        )
-    elif repeated and repeated < MIN_CLUSTERS:
-        console.note(
-            talk,
-            f"Networks of one setting are alike, so verdicts count settings: {repeated} are too "
-            f"few, at least {MIN_CLUSTERS} are needed. The numbers are shown without a verdict.",
-        )
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

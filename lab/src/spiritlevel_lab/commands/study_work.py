@@ -5,19 +5,16 @@ from __future__ import annotations
 import json as json_text
 import pathlib
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spiritlevel.cli import console, inputs, subject
+from spiritlevel.cli import console, inputs, outputs
 from spiritlevel.cli.pace import duration
 from spiritlevel.ground.errors import SpiritlevelError
 
-from ..population import control
-from ..population.executors.progress import study_status
-from ..population.runs.outcomes import DIVERGED
-from ..population.storage.store import Store
-from .runs_progress import counted, runs_progress
+if TYPE_CHECKING:
+    from ..population.storage.store import Store
 
 Folder = Annotated[pathlib.Path, typer.Argument(help="The folder of the study.")]
 Executor = Annotated[
@@ -43,6 +40,11 @@ AllowCode = Annotated[
 
 def work(store: Store, json: str | None, **how: Any) -> None:
     """Run with a progress bar, then print how it ended."""
+    from ..population import control
+    from ..population.executors.progress import study_status
+    from ..population.runs.outcomes import DIVERGED
+    from .runs_progress import counted, runs_progress
+
     if how["address"] is None:  # a cluster may have GPUs that this machine lacks
         inputs.parse_device(how["device"])
     start = time.monotonic()
@@ -76,7 +78,7 @@ def work(store: Store, json: str | None, **how: Any) -> None:
         page.print(
             f"in {store.folder}; next: spiritlevel study report {store.folder}", soft_wrap=True
         )
-    subject.write_json(page, json, json_text.dumps(control.state(store).to_dict(), indent=2))
+    outputs.write_json(page, json, json_text.dumps(control.state(store).to_dict(), indent=2))
     if counts.failed:
         raise SpiritlevelError(
             f"{counts.failed} of {counts.total} runs failed; the results of the others are kept. "

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from spiritlevel.cli import console, subject
+from spiritlevel.cli import console, outputs
 from spiritlevel.cli.common import examples
-
-from ..pages.watch import Watched, open_server
 
 
 @examples("""\b
@@ -48,10 +46,12 @@ def watch(
     The page is only reachable from this machine. It never writes, and updates by itself. Stop it
     with Ctrl-C.
     """
+    from ..pages.watch import Watched, open_server
+
     watched = Watched(path)
     talk = console.talk(json)
     if json is not None:
-        subject.write_json(talk, json, watched.answer().decode())
+        outputs.write_json(talk, json, watched.answer().decode())
         return
     server = open_server(watched, port)
     try:

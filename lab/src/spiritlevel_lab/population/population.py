@@ -19,22 +19,12 @@ from typing import Any, overload
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 
+from .outcome_names import KNOWN_OUTCOMES, LAST_EPOCH, TARGETS, TRAINING, VALIDATION
 from .runs.tasks import OF_THE_RUN
 from .storage.store import Counts, Store
 
-TARGETS = {
-    "gap": "test loss − training loss",
-    "error_gap": "training accuracy − test accuracy",
-    "test_loss": "test loss",
-    "test_error": "1 − test accuracy",
-}
-LAST_EPOCH = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
 KEYS = ("run", "measure", "layer")  # of a measurement
-TRAINING = ("train_loss", "train_accuracy")  # say how far training went, not what came of it
 MEASURED = ("measure", "layer", "value")  # what is read of it
-# What a table of networks may say of each without being told that it is an outcome.
-KNOWN_OUTCOMES = (*LAST_EPOCH, "gap", "error_gap", "test_error")
-VALIDATION = ("validation_loss", "validation_accuracy")  # None where a study has no such data
 
 
 @dataclasses.dataclass(frozen=True)

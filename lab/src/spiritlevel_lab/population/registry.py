@@ -24,7 +24,7 @@ from torch import nn
 from spiritlevel.ground import plugins, user_code
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 from spiritlevel.ground.need import need
-from spiritlevel.inputs.models.registry import is_registered
+from spiritlevel.inputs.models.registry import find_factory, is_registered
 from spiritlevel.training.penalties.penalty import Penalty
 
 from .run_results import RunResult
@@ -34,6 +34,8 @@ from .settings.run import RunSettings
 Task = Callable[[RunSettings, Any], RunResult]
 SECTIONS = ("model", "data")  # of a study, which a task may have no use for
 SUFFIX = ".yaml"
+HERE = __name__.partition(".")[0]
+OWN = ("spiritlevel", HERE)  # packages whose code is known
 
 
 class StudyFile(Protocol):
@@ -154,6 +156,21 @@ def _all_studies() -> dict[str, StudyFile]:
     return {f.name.removesuffix(SUFFIX): f for f in library if f.name.endswith(SUFFIX)} | _studies
 
 
+def is_own(spec: str) -> bool:
+    """Whether a network comes with one of our packages, under a name or as "module:function".
+
+    What another package registers is not ours: nobody knows what its code does.
+
+    >>> is_own("lenet5"), is_own("their_networks:make")
+    (True, False)
+    """
+    if is_registered(spec):
+        module = getattr(find_factory(spec), "__module__", None) or ""
+    else:
+        module, _, _ = spec.rpartition(":")
+    return module.partition(".")[0] in OWN
+
+
 BASES: dict[str, type | None] = {"model": nn.Module, "task": None, "penalty": Penalty}
 
 
@@ -170,7 +187,7 @@ def check_code(
     if allow_code:
         return
     for what, name in dict.fromkeys(pair for run in runs for pair in _named(run)):
-        user_code.check_origin(name, what=what, base=BASES[what], received=received)
+        user_code.check_origin(name, what=what, base=BASES[what], own=HERE, received=received)
 
 
 def _named(run: RunSettings) -> list[tuple[str, str]]:

@@ -6,10 +6,13 @@ import os
 import shutil
 
 import pytest
+import torch
 
 from pages.watch.visits import add_rows, new_study, row, state
+from spiritlevel.training import FlatnessMonitor
 from spiritlevel.training.monitor.rows import open_sinks
 from spiritlevel_lab.pages.watch import Watched, monitors, reading
+from training.rates_problem import small_network
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.csv"])
@@ -33,6 +36,22 @@ def test_what_a_monitor_writes(tmp_path, name):
     assert found["measures"][0]["error"] == 0.5
     [failure] = found["failures"]
     assert (failure["step"], failure["text"].split()) == (3, ["one,", "'two'"])
+
+
+def test_learning_rates_are_shown_like_any_measure(tmp_path):
+    model, x, y = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=50.0)
+    files = [tmp_path / "run.csv", tmp_path / "run.jsonl"]
+    monitor = FlatnessMonitor(
+        *(model, (x, y)), measures="head.trace", optimizer=optimizer, every=1, to=files
+    )
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    with pytest.warns(RuntimeWarning, match="edge of stability"):
+        monitor.step()
+    for path in files:
+        shown = monitors.monitor_state(path)
+        assert [each["name"] for each in shown["measures"]] == list(monitor.names)
 
 
 def test_half_a_line_and_damaged_lines(tmp_path):

@@ -113,21 +113,6 @@ def is_registered(spec: str) -> bool:
     return spec in _BUILT_IN or spec in _registered
 
 
-def is_own(spec: str) -> bool:
-    """Whether a network comes with this package, under a name or as "module:function".
-
-    What another package registers is not ours: nobody knows what its code does.
-
-    >>> is_own("lenet5"), is_own("their_networks:make")
-    (True, False)
-    """
-    if is_registered(spec):
-        module = getattr(find_factory(spec), "__module__", None) or ""
-    else:
-        module, _, _ = spec.rpartition(":")
-    return module.partition(".")[0] == __name__.partition(".")[0]
-
-
 def _user_factory(spec: str) -> Callable[..., object]:
     factory = user_code.imported(spec, what="model")
     if isinstance(factory, nn.Module) or not callable(factory):

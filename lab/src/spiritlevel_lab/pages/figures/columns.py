@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from spiritlevel.ground.errors import SpiritlevelError
 
-from ...population.population import TARGETS, Population
+from ...population.outcome_names import TARGETS
+from ...population.population import Population
 from ...population.storage.store import Store
 from ...statistics import Correlation, spearman
 

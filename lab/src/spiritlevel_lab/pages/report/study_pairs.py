@@ -9,7 +9,8 @@ from typing import Any
 from spiritlevel.records.content import Cell, Chart, Column, Section, Table, Text
 from spiritlevel.results import Progress
 
-from ...population.population import TARGETS, Population, label
+from ...population.outcome_names import TARGETS
+from ...population.population import Population, label
 from ...statistics import Correlation, Regression, StudyStatistics, regression
 from ...statistics.text import percent
 from .study_numbers import finite, number, quartiles, setting

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spiritlevel.records.content import Cell, Column, Section, Table
 
-from ...population.population import TARGETS, Population
+from ...population.outcome_names import TARGETS
+from ...population.population import Population
 from ...statistics import StudyStatistics
 from .study_numbers import number, setting
 

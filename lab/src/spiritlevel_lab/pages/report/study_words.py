@@ -11,7 +11,7 @@ from spiritlevel.measures import get, names
 from spiritlevel.pages.report.for_browsers import LINE
 from spiritlevel.records.content import Coefficient
 
-from ...population.population import TARGETS
+from ...population.outcome_names import TARGETS
 from ...statistics import Correlation
 
 SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off than the p

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...population.executors.progress import seconds_left
-from ...population.population import LAST_EPOCH, Population, Row
+from ...population.outcome_names import LAST_EPOCH
+from ...population.population import Population, Row
 from ...population.population_statistics import default_target
 from ...population.settings.definition import VARIANT, Study
 from ...population.settings.networks import axes_of

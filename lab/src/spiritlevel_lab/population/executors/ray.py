@@ -14,8 +14,8 @@ from typing import Any
 
 from spiritlevel.engine.memory import share_gpu
 from spiritlevel.ground.errors import SpiritlevelError, require
-from spiritlevel.inputs.models.registry import is_own
 
+from ..registry import is_own
 from ..run_results import RunResult, describe, failure
 from ..runs.machine import TF32
 from ..runs.running import run_one

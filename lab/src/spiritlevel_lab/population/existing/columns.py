@@ -27,7 +27,8 @@ from spiritlevel.ground.need import number
 from spiritlevel.ground.plain_text import cell
 from spiritlevel.measures import names as measure_names
 
-from ..population import KNOWN_OUTCOMES, targets_of
+from ..outcome_names import KNOWN_OUTCOMES
+from ..population import targets_of
 from ..runs.tasks import OF_THE_RUN
 
 CHECKPOINT, NAME, MODEL, INITIAL, SEED = "checkpoint", "name", "model", "initial", "seed"

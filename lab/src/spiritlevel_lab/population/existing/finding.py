@@ -25,7 +25,7 @@ from spiritlevel.ground.files.names import natural
 from spiritlevel.inputs.checkpoint_folders import INDEXES, WHOLE
 from spiritlevel.records.reading import Misread, parse_json
 
-from ..population import KNOWN_OUTCOMES
+from ..outcome_names import KNOWN_OUTCOMES
 from ..settings.plain_values import read_yaml
 from .columns import CHECKPOINT, UNDERSTOOD, ColumnRoles, NetworkTable
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from spiritlevel.ground.errors import is_out_of_memory
-from spiritlevel.inputs.models.registry import is_own
+
+from ..registry import is_own
 
 WARM_UP = 3  # calls before the recording, in which libraries choose kernels and allocate memory
 Captured = Callable[..., Sequence[Tensor | None]]

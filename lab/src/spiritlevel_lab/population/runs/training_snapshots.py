@@ -25,9 +25,9 @@ import torch
 
 from spiritlevel.ground.files.torch_files import load_torch_file
 from spiritlevel.ground.version import __version__
-from spiritlevel.inputs.models.registry import is_own
 from spiritlevel.verbs.landscape.fingerprints import of_tensors
 
+from ..registry import is_own
 from ..run_results import EpochMeasurementRow, EpochRow, History
 from .machine import machine
 from .networks import NetworkRun

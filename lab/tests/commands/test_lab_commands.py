@@ -1,0 +1,53 @@
+"""The laboratory's commands keep the habits of all commands."""
+
+import pytest
+
+import fresh
+from command_line import run
+
+
+@pytest.mark.parametrize("name", ["study", "study run", "study report", "watch", "demo"])
+def test_help_shows_examples_of_the_command_itself(name):
+    _, _, examples = run(*name.split(), "--help").stdout.partition("Examples:\n")
+    assert f"  spiritlevel {name} " in examples.replace("\n", " ")
+
+
+def test_no_command_is_answered_with_the_help():
+    result = run("study")
+    assert result.stdout.startswith("Usage: spiritlevel study")
+    assert "Examples:\n" in result.stdout
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["study", "status", "nowhere"], 1), (["study", "rnu"], 2)]
+)
+def test_exit_codes_tell_what_went_wrong(arguments, code):
+    [line] = run(*arguments, code=code).stderr.splitlines()
+    assert line.startswith("error: ")
+
+
+def test_studies_stand_below_their_paper():
+    lines = run("study", "list").stdout.splitlines()
+    title = next(
+        i for i, line in enumerate(lines) if "Relative Flatness and Generalization" in line
+    )
+    later = [line.split()[0] for line in lines[title + 1 :] if line.strip()]
+    assert later[0].startswith("002-")
+    assert "Of no paper" in lines
+
+
+BLOCKED = """
+import sys
+sys.modules["matplotlib"] = None
+from spiritlevel.cli import main
+main()
+"""
+
+
+def test_missing_matplotlib_answers_before_training(tmp_path):
+    done = fresh.run("-c", BLOCKED, "demo", cwd=tmp_path)
+    assert done.returncode == 1
+    needed = "error: Drawing the demo's figures needs matplotlib: pip install 'spiritlevel[plots]'"
+    assert done.stderr == f"{needed}\n"
+    assert list(tmp_path.iterdir()) == []
