@@ -29,7 +29,7 @@ import spiritlevel as sl
 from spiritlevel.inputs.data import digits
 from spiritlevel.inputs.models import build
 from spiritlevel.training import Penalty
-from spiritlevel.verbs.equal_confidence import equally_confident
+from spiritlevel.verbs.comparison.measuring import equally_confident
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results" / "uses"
 MEASURES = ["relative.kappa", "softmax.gini"]

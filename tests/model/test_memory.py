@@ -13,7 +13,7 @@ import spiritlevel as sl
 import spiritlevel_lab as study
 from spiritlevel.measures.setup import Setup
 from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
-from spiritlevel.verbs.equal_confidence import equally_confident
+from spiritlevel.verbs.comparison.measuring import equally_confident
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from .ideal import Ideal
+from .precision import Ideal
 from .tracing import Diverged, Run, differentiable
 
 _NOISE = 0.3  # of a parameter's root mean square

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError
-from ...math.normals import random_normals
+from ...math.signs import random_normals
 from ..memory import LEAST, VectorMemory, bytes_of_product
 from .chunk_products import Operator
 from .density import Quadrature, SpectralDensity

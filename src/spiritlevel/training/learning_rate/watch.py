@@ -16,8 +16,7 @@ from ...ground.need import need, or_none
 from ...measures.setup import Setup
 from ...model.distributed import unwrapped
 from ...records.measurements import Status
-from ...verbs.preconditioned import preconditioned_eigenvalue
-from ...verbs.spectra import Eigenvalues
+from ...verbs.spectra import Eigenvalues, preconditioned_eigenvalue
 from ..monitor.budget import Every
 from .critical_step import critical_step
 from .stability_edge import check_known, plain_optimizer, stability_edge

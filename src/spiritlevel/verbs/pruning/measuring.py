@@ -18,7 +18,7 @@ from ...measures.verb import verb
 from ...model.arguments import ArgumentCheck, is_flag, is_text
 from ...model.layers.embedding import EmbeddingRule
 from ...model.weight_matrices import WeightMatrix
-from ..changes.weight_changes import WeightChanges
+from ..changes import WeightChanges
 from .records import Pruning
 from .selection import Rule, check_rule, check_share
 

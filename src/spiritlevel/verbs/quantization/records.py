@@ -14,7 +14,7 @@ from ...ground.errors import SpiritlevelError, suggestion
 from ...ground.need import need, one_of
 from ...records.measurements import Cost
 from ...records.reading import UNSAVED, Misread, Plain, read_as, read_settings
-from ..changes.record import AbstractChanges, AbstractChoice, WeightTable, choice_text
+from ..changes import AbstractChanges, AbstractChoice, WeightTable, choice_text
 from .assignment import Assignment, size_budget
 from .rounding import Rounding
 

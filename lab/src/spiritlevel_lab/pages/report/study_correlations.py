@@ -10,8 +10,7 @@ from spiritlevel.records.content import Cell, Coefficient, Column, Part, Section
 from ...statistics import Correlation, MeasureStatistics, StudyStatistics
 from ...statistics.levels import Within
 from ...statistics.text import JUDGED, percent
-from .study_numbers import number
-from .study_words import interval, title
+from .study_words import interval, number, title
 
 SIGNS = "; within settings its sign differs"
 KINDS = {"spearman": "Spearman ρ", "pearson": "Pearson r", "kendall": "Kendall τ"}

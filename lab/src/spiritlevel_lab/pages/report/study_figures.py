@@ -12,8 +12,7 @@ from spiritlevel.records.content import Cell, Chart, Column, Section, Table
 
 from ...population.population import Population
 from ...statistics import Correlation, spearman
-from .study_numbers import finite, number, quartiles
-from .study_words import interval, upright
+from .study_words import finite, interval, number, quartiles, upright
 
 
 def heatmap(population: Population) -> Section | None:

@@ -15,7 +15,7 @@ from ...claims.population import GAP, finite_rows
 from ...claims.rows import column
 from ...statistics import spearman
 from .flatness_panels import FLATNESS
-from .optimizers_and_rates import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
+from .table_3 import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
 
 ERROR_GAP = "error_gap"
 ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share

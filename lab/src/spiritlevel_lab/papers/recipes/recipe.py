@@ -43,11 +43,11 @@ from ...claims.findings import (
     with_added,
 )
 from ...claims.numbers import mean
+from ...claims.population import CONFOUNDERS, FEW, GAP, why
 from ...claims.rows import column
 from ...statistics import Correlation
 from .figures import figure
 from .held_fixed import ConfoundedTrend
-from .reasons import reasons
 from .runs import GroupedRuns, Spec, with_derived
 from .sentences import filled
 from .statistics import Number, computed
@@ -212,3 +212,22 @@ class Recipe:
 def outcome(experiment: Experiment, rows: Sequence[Row], **extra: Any) -> Outcome:
     """What the runs say by the experiment's recipe, which may name `extra` numbers and texts."""
     return Recipe(experiment, rows).outcome(**extra)
+
+
+def reasons(spec: Spec, runs: GroupedRuns, fields: Mapping[str, Any]) -> list[str]:
+    """As the section `reasons` says; nothing for so few networks that a correlation says nothing.
+
+    It has a `measure` and its `name` in sentences, and perhaps another column for the `gap`, a
+    sentence that comes `first`, or `each: true`, for a text on every group.
+    """
+    measure, name, gap = spec["measure"], spec["name"], spec.get("gap", GAP)
+    said = []
+    for group, rows in runs.groups.items() if spec.get("each") else [(None, runs.rows)]:
+        if len(rows) < FEW:
+            continue
+        if "first" in spec:
+            said.append(filled(spec["first"], fields))
+        if all(any(row.get(each) is not None for row in rows) for each in CONFOUNDERS):
+            text = why([{**row, GAP: row[gap]} for row in rows], measure, name)
+            said.append(text if group is None else f"{group}: {text}")
+    return said
