@@ -62,7 +62,7 @@ class LossAndAccuracy:
 
     @property
     def mean_loss(self) -> float | None:
-        """None where no batch was counted."""
+        """The mean loss over all samples; None where no batch was counted."""
         total, _, weight = self._sums.tolist()
         return total / weight if weight else None
 

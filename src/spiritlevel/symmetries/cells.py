@@ -27,7 +27,7 @@ class CutDimension:
 
     @property
     def place(self) -> slice:
-        """Its unknowns among all."""
+        """Where its unknowns stand among all unknowns."""
         return slice(self.start, self.start + self.count)
 
     def sums(self, products: Tensor) -> Tensor:

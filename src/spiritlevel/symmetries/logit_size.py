@@ -97,7 +97,7 @@ def power_of(ratio: float, factor: float, tolerance: float) -> float:
 
 
 def _power_read(call: Call, inputs: list[Tensor], tolerance: float) -> float:
-    """By which power of the factor what a call reads has grown."""
+    """The power of the factor by which what a call reads has grown."""
     port = call.port
     if port.values:
         raise _NotOnePower(f"{port.path!r} is attention: its softmax follows the size of the keys")

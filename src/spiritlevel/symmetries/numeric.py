@@ -260,5 +260,5 @@ def _evenly(site: Site, width: int) -> bool:
 
 
 def _divisors(width: int) -> list[int]:
-    """From large to small."""
+    """All divisors of the width, from large to small."""
     return [size for size in range(width, 0, -1) if width % size == 0]

@@ -96,7 +96,7 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """The verdict in a word or two."""
         if self.outcome is None:
             return UNJUDGED
         word = verdict_in_words(self.outcome.agrees, self.study)
@@ -104,7 +104,7 @@ class Judgement:
 
     @property
     def title(self) -> str:
-        """What it is about, in a few words."""
+        """What the claim is about, in a few words."""
         return self.experiment.title
 
     @property
@@ -218,12 +218,12 @@ def _missing(unfinished: list[str], origin: Origin, error: Exception) -> list[st
 
 
 def _complete(rows: Rows) -> bool:
-    """Every run was finished, and its training did not diverge."""
+    """Whether every run was finished, and no training diverged."""
     return all(row["status"] == "done" and row["outcome"] != DIVERGED for row in rows)
 
 
 def _unfinished(study: Study, rows: Rows) -> list[str]:
-    """Of each setting, the values that no finished run has, in words."""
+    """The values of each setting that no finished run has, in words."""
     unfinished = []
     for axis in study.axes:
         every = dict.fromkeys(label(row[axis]) for row in rows)

@@ -126,7 +126,7 @@ def _least(num: int) -> int:
 
 
 def _basis_bytes(space: ParameterSpace, num: int, basis: int) -> int:
-    """The basis, and the rest of a block behind it."""
+    """The bytes of a basis, and of the rest of a block behind it."""
     return (min(basis, space.size) + num) * space.size * vector_dtype(space).itemsize
 
 

@@ -243,7 +243,7 @@ def _unpacked(place: pathlib.Path) -> IO[bytes]:
 
 
 def where(place: pathlib.Path, name: str) -> str:
-    """For error texts: which file, in which place."""
+    """Which file, in which folder or archive, for error texts."""
     return repr(str(place / name)) if place.is_dir() else f"{name!r} in {str(place)!r}"
 
 

@@ -51,7 +51,7 @@ class TransformerBlock(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The same shape, (N, T, width)."""
+        """What the block makes of x, in the same shape (N, T, width)."""
         x = x + self.attention(self.norm1(x), mask)
         out: Tensor = x + self.fc2(self.activation(self.fc1(self.norm2(x))))
         return out

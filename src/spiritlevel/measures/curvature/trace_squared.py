@@ -170,7 +170,7 @@ class _Probes(AbstractDraws):
         return promised_count(enough, estimate)
 
     def reason_for_more(self, asked: Precision) -> str:
-        """From how many passes on it would go another way."""
+        """From how many passes on a sketch would be taken; empty if it would not pay."""
         if not self._sketch_pays(sufficient_count(self, asked) - self.count):
             return ""
         least = PILOT + min(PILOT, self.room) + AFTER_SKETCH
@@ -205,7 +205,7 @@ class _Probes(AbstractDraws):
             count -= part
 
     def _first(self, signs: Tensor) -> Tensor:
-        """Whole images: the data error needs them, and a sketch may."""
+        """The first probes, with whole images: the data error needs them, and a sketch may."""
         images = self._by_parts(Request("hessian", self.space, signs))
         if isinstance(self._known, LanczosDeflation):
             return self._known.squares_of_plain(signs, images)
@@ -225,7 +225,7 @@ class _Probes(AbstractDraws):
         return images
 
     def _by_parts(self, request: Request) -> Tensor:
-        """The products, noting how the parts of the data differ."""
+        """The products of a request, noting how the parts of the data differ."""
         processes = self.surface.processes
         sums = torch.zeros_like(request.vectors, dtype=torch.float64)
         total = torch.zeros((), dtype=torch.float64, device=sums.device)

@@ -45,7 +45,7 @@ ADAPTIVE_SIGMA = length(
 
 
 def average_rise(workspace: Workspace, *, sigma: float, relative: bool) -> MeanOfDraws:
-    """As many draws as it takes."""
+    """Draw until the mean rise is as precise as asked."""
     noise = WeightNoise(workspace.perturbed, workspace.draws, relative=relative)
     draws = MeanOfDraws(
         lambda numbers: noise.rises(sigma, numbers), pilot=PILOT, passes_a_draw=PASSES_A_DRAW

@@ -53,7 +53,7 @@ def _wrapped(label: str, inches: float) -> str:
 
 
 def _draw_figure(ax: Any, figure: Figure, *, title: str = "") -> None:
-    """In one pair of axes; a title stands above the legend."""
+    """Draw a figure into one pair of axes; a title stands above the legend."""
     for index, series in enumerate(figure.series):
         if figure.density:
             draw_contours(ax, series, index, log_x=figure.log_x, log_y=figure.log_y)
@@ -89,7 +89,7 @@ def _draw_figure(ax: Any, figure: Figure, *, title: str = "") -> None:
 
 
 def _legend_lines(figure: Figure) -> int:
-    """With the heading; none for a single line of marks."""
+    """How many lines the legend takes, with its heading; none for a single series."""
     if len(figure.series) < 2:
         return 0
     return bool(figure.names) + math.ceil(len(figure.series) / COLUMNS)
@@ -122,7 +122,7 @@ def _draw(ax: Any, series: Series, index: int, *, joined: bool) -> None:
 
 
 def _as_text(name: str) -> str:
-    """A name is text, not mathematics."""
+    """A name with its dollars escaped: it is text, not mathematics."""
     return name.replace("$", r"\$")
 
 
@@ -162,7 +162,7 @@ def joint_density(x: Tensor, y: Tensor, across: Tensor, up: Tensor) -> Tensor:
 
 
 def _scaled(values: Sequence[float], log: bool) -> Tensor:
-    """In float64; the logarithm to base 10 on a logarithmic axis."""
+    """Values in float64; on a logarithmic axis their logarithms to base 10."""
     return torch.tensor([math.log10(v) if log else v for v in values], dtype=torch.float64)
 
 

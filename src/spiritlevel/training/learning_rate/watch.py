@@ -70,7 +70,7 @@ class LevelCrossing:
         return {"beyond": self.beyond}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue: what was warned about is not new."""
+        """Continue on the same side of the level, without a second warning."""
         self.beyond = bool(state["beyond"])
 
 
@@ -126,7 +126,7 @@ class RateWatch:
         self._before = {}
 
     def forget_vectors(self) -> None:
-        """The last values were of other samples."""
+        """Start without the last vector, which was of other samples."""
         self._vector, self._multiple = None, 1.0
 
     def warning(self, row: Mapping[str, Any]) -> str | None:

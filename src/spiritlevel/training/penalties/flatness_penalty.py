@@ -68,7 +68,7 @@ class FlatnessPenalty(Penalty):
         )
 
     def around_forward(self) -> contextlib.AbstractContextManager[None]:
-        """The training step differentiates the loss a third time."""
+        """A forward pass that the training step can differentiate three times."""
         return thrice_differentiable()
 
 

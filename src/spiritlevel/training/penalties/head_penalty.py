@@ -103,7 +103,7 @@ class HeadPenalty(Penalty):
         )
 
     def around_forward(self) -> contextlib.AbstractContextManager[None]:
-        """The features are the input of the head."""
+        """Record the input of the head: these are the features."""
         return self._layer_recorder
 
     def _checked_head(

@@ -118,7 +118,7 @@ class KappaPenalty(Penalty):
         )
 
     def around_forward(self) -> contextlib.AbstractContextManager[None]:
-        """κ needs the input of the layer."""
+        """Record the layer's input, which κ needs."""
         return self._layer_recorder
 
 

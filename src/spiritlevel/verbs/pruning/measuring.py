@@ -93,7 +93,7 @@ def pruning(
 
 
 def _reason_against(matrix: WeightMatrix) -> str | None:
-    """Rows of a table are no neurons."""
+    """Why a matrix has no neurons to delete: it is the table of an embedding."""
     is_table = isinstance(matrix.rule, EmbeddingRule)
     return "its inputs are tokens, not neurons" if is_table else None
 

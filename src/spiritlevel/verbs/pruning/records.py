@@ -35,7 +35,7 @@ class Deletion(AbstractChoice):
     measured_error: float | None = None  # the share of wrong predictions
 
     def text(self) -> str:
-        """One line about it."""
+        """The deletion in one line: its size, and what is predicted and measured."""
         count = sum(map(len, self.units.values()))
         return choice_text(
             f"{count} units, {self.share:.1%} of the weights, by {self.by}",

@@ -56,7 +56,7 @@ class Plan(AbstractChoice):
     measured_error: float | None = None  # the share of wrong predictions of the rounded network
 
     def text(self) -> str:
-        """One line about it."""
+        """The plan in one line: its size, and what is predicted and measured."""
         return choice_text(
             f"{self.mean_bits:.2f} bits per weight, {self.bytes:,} bytes",
             ("predicted rise of the loss", self.rise, self.data_stderr),

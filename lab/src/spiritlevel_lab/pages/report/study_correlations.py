@@ -30,7 +30,7 @@ def correlations(statistics: StudyStatistics, target: str) -> Section | None:
 
 
 def _strength(row: MeasureStatistics) -> float:
-    """The size of Spearman's ρ; what has none comes last."""
+    """A key for sorting: the size of Spearman's ρ; what has none comes last."""
     return -1.0 if math.isnan(row.spearman.value) else abs(row.spearman.value)
 
 
@@ -141,12 +141,12 @@ def _of_measure(row: MeasureStatistics) -> Iterator[list[Cell]]:
 
 
 def _short(p: float | None) -> float | None:
-    """Two digits, which is more than is known of a p."""
+    """A p-value with two digits, which is more than is known of it."""
     return None if p is None else number(float(f"{p:.2g}"))
 
 
 def _coefficient(found: Correlation | Within) -> Cell:
-    """None where it is not defined."""
+    """The cell of a coefficient; None where it is not defined."""
     if math.isnan(found.value):
         return None
     return Coefficient(found.value, found.low, found.high)

@@ -18,7 +18,7 @@ SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off 
 
 
 def interval(correlation: Correlation) -> str | None:
-    """Both ends in brackets; None where there is no interval."""
+    """Both ends of the interval in brackets; None where there is none."""
     return Coefficient(correlation.value, correlation.low, correlation.high).interval or None
 
 
@@ -62,7 +62,7 @@ def title(name: str) -> str:
 
 
 def upright(name: str) -> list[str]:
-    """The same in lines that fit along an upright axis."""
+    """The title of a measure or outcome, in lines that fit along an upright axis."""
     return textwrap.wrap(title(name), LINE)
 
 

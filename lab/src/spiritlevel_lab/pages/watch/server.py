@@ -206,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
         self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     def version_string(self) -> str:
-        """Only our name: nobody needs to know which Python this is."""
+        """The name alone: nobody needs to know which Python this is."""
         return "spiritlevel"
 
     def log_message(self, format: str, *args: Any) -> None:

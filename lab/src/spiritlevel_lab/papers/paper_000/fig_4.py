@@ -106,7 +106,7 @@ def _optimizers_compared(groups: ByRate) -> list[Finding]:
 
 
 def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Runs that differ in nothing else."""
+    """Pairs of runs, one of each group, that differ in nothing else."""
     partners = {tuple(map(row.get, ALIKE)): row for row in first}
     keys = [(tuple(map(row.get, ALIKE)), row) for row in second]
     return [(partners[key], row) for key, row in keys if key in partners]

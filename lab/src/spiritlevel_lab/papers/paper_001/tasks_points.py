@@ -129,7 +129,7 @@ def _numbers(history: History, steps: Sequence[int]) -> dict[str, float]:
 
 
 def _at_its_point(row: EpochMeasurementRow) -> MeasurementRow:
-    """As a number of the whole run, NAME/POINT."""
+    """A number at a point as one of the whole run, named NAME/POINT."""
     fields = vars(row) | {"measure": f"{row.measure}/{row.epoch}"}
     return MeasurementRow(**{key: value for key, value in fields.items() if key != "epoch"})
 

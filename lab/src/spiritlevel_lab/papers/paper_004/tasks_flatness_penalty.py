@@ -33,7 +33,7 @@ BEST, SECONDS = "task.best_accuracy", "task.training_seconds"
 
 @dataclasses.dataclass(frozen=True)
 class PenaltyArguments:
-    """Of the penalty, and the norm at which gradients are clipped."""
+    """Arguments of the penalty, and the norm at which gradients are clipped."""
 
     weight: float = 0.0
     clip: float = 1.0
@@ -135,7 +135,7 @@ def _train(run: NetworkRun, arguments: PenaltyArguments) -> tuple[list[float], f
 
 
 def clock(on: Tensor) -> float:
-    """Seconds; a GPU works on by itself, so it is waited for."""
+    """The time in seconds; a GPU works on by itself, so it is waited for."""
     if on.is_cuda:
         torch.cuda.synchronize(on.device)
     return time.perf_counter()

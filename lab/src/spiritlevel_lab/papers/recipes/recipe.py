@@ -150,14 +150,14 @@ class Recipe:
         return [every(spec["all"], findings)] if "all" in spec else findings
 
     def _in_paper(self, group: Any) -> Any:
-        """The name of the group there."""
+        """What the paper calls a group."""
         return self.groups_spec.get("in_paper", {}).get(group, group)
 
     def _paper_value(self, name: str) -> float:
         return self.experiment.paper_values[name]
 
     def _agreement(self, findings: Sequence[Finding]) -> Agreement:
-        """By all parts; without any, the code that adds them decides."""
+        """The verdict by all parts; without any, the code that adds them decides."""
         rule = self.spec.get("verdict")
         first = bool(findings) and findings[0].result == "held"
         if rule == "first enough" and first:
