@@ -12,8 +12,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-OUTPUTS = ""  # the name of the unknown for the size of the outputs
-
 
 @dataclasses.dataclass(frozen=True)
 class CutDimension:

@@ -22,7 +22,8 @@ from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
 from ..model.losses import CrossEntropy
 from ..model.weight_matrices import WeightMatrix
-from ..records.measurements import Cost, aligned
+from ..records.measurements import Cost
+from ..records.notebooks import aligned
 from ..records.reading import Plain, Saved
 
 Choice = TypeVar("Choice", bound="AbstractChoice")

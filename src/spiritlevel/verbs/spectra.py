@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import Scaling, check_room, density_of, eigenpairs_of
-from ..engine.weight_space.lanczos import Which
+from ..engine.weight_space.lanczos import Eigenpairs, Which
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Matrix = Literal["hessian", "ggn"]
-SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
 RESIDUAL = ".1e"  # the digits of a residual
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
@@ -173,15 +172,8 @@ def eigenvalues(
             residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
         )
-    return Eigenvalues(
-        values=pairs.values.tolist(),
-        residuals=pairs.residuals.tolist(),
-        converged=pairs.converged.tolist(),
-        vectors=pairs.vectors,
-        names=space.names,
-        cost=workspace.cost,
-        settings=_settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes},
-    )
+    settings = _settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes}
+    return _recorded(pairs, space, workspace, settings)
 
 
 @verb(num_vectors=WHOLE, steps=WHOLE, matrix=MATRIX)
@@ -233,10 +225,27 @@ def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
 
 
 def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
-    sizes = {name: part.stop - part.start for name, part in space.slices.items()}
     shown = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
     settings = {key: workspace.settings()[key] for key in shown} | call_settings()
-    return settings | {"matrix": matrix, "sizes": sizes}
+    return settings | {"matrix": matrix, "sizes": _sizes(space)}
+
+
+def _sizes(space: ParameterSpace) -> dict[str, int]:
+    return {name: part.stop - part.start for name, part in space.slices.items()}
+
+
+def _recorded(
+    pairs: Eigenpairs, space: ParameterSpace, workspace: Workspace, settings: dict[str, Any]
+) -> Eigenvalues:
+    return Eigenvalues(
+        values=pairs.values.tolist(),
+        residuals=pairs.residuals.tolist(),
+        converged=pairs.converged.tolist(),
+        vectors=pairs.vectors,
+        names=space.names,
+        cost=workspace.cost,
+        settings=settings,
+    )
 
 
 @measuring("start")
@@ -287,13 +296,5 @@ def preconditioned_eigenvalue(
             starts=[start.vectors if same and start is not None else None],
             scalings=[Scaling(torch.cat(parts), torch.cat(shifts))],
         )
-    sizes = {name: part.stop - part.start for name, part in space.slices.items()}
-    return Eigenvalues(
-        values=pairs.values.tolist(),
-        residuals=pairs.residuals.tolist(),
-        converged=pairs.converged.tolist(),
-        vectors=pairs.vectors,
-        names=space.names,
-        cost=workspace.cost,
-        settings=workspace.settings() | {"sizes": sizes},
-    )
+    settings = workspace.settings() | {"sizes": _sizes(space)}
+    return _recorded(pairs, space, workspace, settings)

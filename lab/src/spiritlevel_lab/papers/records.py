@@ -12,7 +12,7 @@ from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import write_atomically
-from spiritlevel.records.measurements import read_json
+from spiritlevel.records.reading import read_json
 
 from ..claims.rows import experiment_rows
 from ..population.population import Population

@@ -2,9 +2,9 @@
 
 A few large eigenvalues decide the trace of a square, and the error of a probe with it: of a trained
 network a thousand probes may miss 5 %. So the dominant directions are taken out first where probes
-alone would take long (`Deflated`): those that eigenvalues of the same call have found, or the space
-of the images of the first probes, as in Hutch++. With orthonormal rows Q and P = 1 − QᵀQ, the
-squares of H, block by block, are
+alone would take long (`LanczosDeflation`): those that eigenvalues of the same call have found, or
+the space of the images of the first probes, as in Hutch++. With orthonormal rows Q and P = 1 − QᵀQ,
+the squares of H, block by block, are
 
     Tr H² = 2‖HQᵀ‖² − ‖QHQᵀ‖² + Tr (PHP)²
 
@@ -71,7 +71,7 @@ class Square:
 def trace_squared(workspace: Workspace, subspace: Subspace | None = None) -> Square:
     """Over all measured parameters; `subspace` is that of the eigenvalues, if there is one."""
     asked = workspace.precision
-    probes = _Probes(workspace, None if subspace is None else LanczosDeflation(subspace))
+    probes = _SquareProbes(workspace, None if subspace is None else LanczosDeflation(subspace))
     estimate = refine(probes, asked)
     if estimate.unknown:
         missed = f"so few probes give no interval; max_passes={PILOT} would give one."
@@ -82,7 +82,7 @@ def trace_squared(workspace: Workspace, subspace: Subspace | None = None) -> Squ
     return Square(estimate, probes.text, "; ".join(filter(None, reasons)))
 
 
-class _Probes(AbstractDraws):
+class _SquareProbes(AbstractDraws):
     """Squares of every probe so far, and the data error that the first look gives."""
 
     def __init__(self, workspace: Workspace, deflation: LanczosDeflation | None) -> None:

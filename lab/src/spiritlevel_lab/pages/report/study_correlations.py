@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from spiritlevel.records.content import Cell, Coefficient, Column, Part, Section, Table, Text
+from spiritlevel.records.content import Cell, Column, CorrelationCell, Part, Section, Table, Text
 
 from ...statistics import Correlation, MeasureStatistics, StudyStatistics
 from ...statistics.levels import Within
@@ -149,4 +149,4 @@ def _coefficient(found: Correlation | Within) -> Cell:
     """The cell of a coefficient; None where it is not defined."""
     if math.isnan(found.value):
         return None
-    return Coefficient(found.value, found.low, found.high)
+    return CorrelationCell(found.value, found.low, found.high)

@@ -9,7 +9,7 @@ from typing import Any
 
 from spiritlevel.measures import get, names
 from spiritlevel.pages.report.for_browsers import LINE
-from spiritlevel.records.content import Cell, Coefficient
+from spiritlevel.records.content import Cell, CorrelationCell
 
 from ...population.population import TARGETS, label
 from ...statistics import Correlation
@@ -19,7 +19,7 @@ SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off 
 
 def interval(correlation: Correlation) -> str | None:
     """Both ends of the interval in brackets; None where there is none."""
-    return Coefficient(correlation.value, correlation.low, correlation.high).interval or None
+    return CorrelationCell(correlation.value, correlation.low, correlation.high).interval or None
 
 
 def coefficient(correlation: Correlation) -> str:

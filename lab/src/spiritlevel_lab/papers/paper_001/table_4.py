@@ -27,7 +27,7 @@ from ...population.settings.run import RunSettings
 from ...population.settings.stop import StopSettings
 from ..recipes.recipe import outcome
 
-STANDARD, FITTED, WEAK, STRONG = STAGES = ("standard", "fitted", "weak", "strong")
+STANDARD, FITTED, WEAK, STRONG = ("standard", "fitted", "weak", "strong")
 TRAIN, TEST, EPOCHS = "task.train_accuracy", "task.test_accuracy", "task.epochs"
 
 
