@@ -21,7 +21,7 @@ from ..records.measurements import Cost, Measurement, Report
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-SAMPLES = 3  # on which both are compared, with the same random numbers
+SAMPLES = 3  # on which two arithmetics are compared, with the same random numbers
 
 
 @verb(measures=MEASURES)

@@ -24,9 +24,6 @@ from typing import IO, Any
 from ...ground.errors import SpiritlevelError
 from ...ground.version import __version__
 
-_HASHED_AT_ONCE = 2**20
-
-
 try:
     import fcntl
 except ImportError:  # Windows
@@ -34,7 +31,7 @@ except ImportError:  # Windows
 
 ATTEMPTS = 4  # at one address, in a row and without a byte more than before
 TIMEOUT = 30.0  # seconds without a byte
-_CHUNK = 2**17
+_CHUNK, _HASHED_AT_ONCE = 2**17, 2**20  # bytes
 _PASSING = (408, 425, 429)  # and all from 500 on: the server may answer better in a moment
 _sleep = time.sleep
 # Through no link at the end of the path, and without waiting at a pipe. Windows lacks these flags.

@@ -23,7 +23,7 @@ MARGIN = 0.3  # inches at the ends of a side that a label leaves free
 LETTERS = 13  # of a label in an inch
 MANY = 50  # places of a curve, which needs no marks
 SHARES = (0.25, 0.5, 0.75, 0.95)  # of the highest density, where the contours lie
-GRID, MARGIN = 60, 0.35  # points either way, and how far they go beyond the marks
+GRID, BEYOND = 60, 0.35  # points of a density either way, and how far they go beyond the marks
 FEWEST = 4  # marks that have a density
 
 
@@ -168,5 +168,5 @@ def _scaled(values: Sequence[float], log: bool) -> Tensor:
 
 def _places(values: Tensor) -> Tensor:
     low, high = float(values.min()), float(values.max())
-    room = MARGIN * (high - low)
+    room = BEYOND * (high - low)
     return torch.linspace(low - room, high + room, GRID, dtype=torch.float64)

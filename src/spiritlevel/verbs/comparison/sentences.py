@@ -12,7 +12,7 @@ RANK = "# is the rank, 1 the flattest; in brackets the ranks that the errors lea
 NO_RANKS = "None of these measures flatness, so there are no ranks."
 NO_DISAGREEMENT = "No two measures order any two networks in opposite ways beyond errors."
 Opposed = dict[tuple[str, str], tuple[set[str], set[str]]]
-FEWEST, MOST = 3, 7
+FEWEST, MOST = 3, 7  # digits of numbers side by side
 ROUND_OFF = 1e-6  # relative: a smaller difference is none
 
 

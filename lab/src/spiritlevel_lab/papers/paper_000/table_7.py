@@ -85,7 +85,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     if run.history.outcome == DIVERGED:
         return result
     more = task_result(settings, stops(moments(run.history), arguments), device=device)
-    return dataclasses.replace(result, measurements=result.measurements + more.measurements)
+    return result.with_more(more.measurements)
 
 
 def stops(seen: Sequence[Moment], arguments: StoppingArguments) -> dict[str, float]:

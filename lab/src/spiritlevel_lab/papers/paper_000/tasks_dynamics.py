@@ -43,7 +43,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     if run.history.outcome == DIVERGED:
         return result
     more = task_result(settings, along_the_way(start, run.history), device=device)
-    return dataclasses.replace(result, measurements=result.measurements + more.measurements)
+    return result.with_more(more.measurements)
 
 
 def check_followed(settings: RunSettings) -> None:

@@ -57,7 +57,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         result, adapted = _adapted(pretrained, strategy_settings(settings, strategy, rate), device)
         values |= {name.format(strategy): value for name, value in adapted.items()}
     more = task_result(settings, values, device=device)
-    return dataclasses.replace(result, measurements=result.measurements + more.measurements)
+    return result.with_more(more.measurements)
 
 
 def strategy_settings(settings: RunSettings, strategy: str, lr: float) -> RunSettings:

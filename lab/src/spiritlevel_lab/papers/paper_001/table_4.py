@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 import torch
 
-from spiritlevel.inputs.checkpoints import checkpoint_bytes
-
 from ...claims.experiment import Experiment, Outcome, Row
 from ...claims.findings import Agreement, Finding, missed
 from ...claims.numbers import IntervalEstimate, mean
@@ -22,7 +20,7 @@ from ...population.run_results import EpochRow, History, MeasurementRow, RunResu
 from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.running import train
-from ...population.runs.tasks import task_result
+from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
 from ...population.settings.stop import StopSettings
 from ..recipes.recipe import outcome
@@ -119,17 +117,14 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         )
         train(run)
         look(stage, run, len(epochs) + 1)
-    result = task_result(
-        settings,
+    return network_result(
+        start,
         numbers,
+        rows,
         device=device,
         outcome=run.history.outcome,
-        epochs=tuple(dataclasses.replace(e, epoch=i) for i, e in enumerate(epochs, start=1)),
-        checkpoint=checkpoint_bytes(start.model),
-        num_train=len(start.data.x),
-        num_test=len(start.data.test_x),
+        epochs=(dataclasses.replace(e, epoch=i) for i, e in enumerate(epochs, start=1)),
     )
-    return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 
 
 def _until(settings: RunSettings, accuracy: float) -> RunSettings:

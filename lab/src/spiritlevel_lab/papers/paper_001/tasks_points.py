@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.inputs.checkpoints import checkpoint_bytes
 
 from ...population.registry import read_task, task
 from ...population.run_results import (
@@ -28,7 +27,7 @@ from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...population.runs.run_data import RunData
 from ...population.runs.running import evaluate
-from ...population.runs.tasks import number_row, task_result
+from ...population.runs.tasks import network_result, number_row
 from ...population.runs.training_snapshots import current
 from ...population.settings.run import RunSettings
 
@@ -55,19 +54,14 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     run.data = _as_texts(run.data, arguments.levels)
     steps = _steps(run, arguments.points)
     _train(run, steps)
-    data, history = run.data, run.history
-    result = task_result(
-        settings,
+    history = run.history
+    return network_result(
+        run,
         _numbers(history, steps),
+        map(_at_its_point, history.measurements),
         device=device,
-        outcome=history.outcome,
-        epochs=(dataclasses.replace(history.epochs[-1], epoch=settings.training.epochs),),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
+        epochs=[dataclasses.replace(history.epochs[-1], epoch=settings.training.epochs)],
     )
-    measured = tuple(_at_its_point(row) for row in history.measurements)
-    return dataclasses.replace(result, measurements=result.measurements + measured)
 
 
 def _steps(run: NetworkRun, points: int) -> list[int]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from spiritlevel.inputs.checkpoints import checkpoint_bytes
 from spiritlevel.symmetries.named_layers import rescale_layers
 
 from ...population.registry import read_task, task
@@ -17,7 +16,7 @@ from ...population.run_results import MeasurementRow, RunResult
 from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.running import evaluate, train
-from ...population.runs.tasks import task_result
+from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
 
 PLAIN, ALL, PAIR = "plain", "all", "pair"
@@ -50,17 +49,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         ]
         accuracies[f"{TRAIN}/{name}"] = evaluate(variant, data.x, data.y)[1]
         accuracies[f"{TEST}/{name}"] = evaluate(variant, data.test_x, data.test_y)[1]
-    result = task_result(
-        settings,
-        accuracies,
-        device=device,
-        outcome=run.history.outcome,
-        epochs=tuple(run.history.epochs),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
-    )
-    return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
+    return network_result(run, accuracies, rows, device=device)
 
 
 def variants(model: nn.Module, factor: float) -> dict[str, nn.Module]:

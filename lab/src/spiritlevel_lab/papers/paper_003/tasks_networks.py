@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.inputs.checkpoints import checkpoint_bytes, load_checkpoint
+from spiritlevel.inputs.checkpoints import load_checkpoint
 
 from ...population.registry import read_task, task
 from ...population.run_results import EpochRow, History, MeasurementRow, RunResult
@@ -19,7 +19,7 @@ from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
 from ...population.runs.run_data import derived_generator
 from ...population.runs.running import train
-from ...population.runs.tasks import task_result
+from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
 from ...population.storage.store import Store
 from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
@@ -69,17 +69,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
             )
             changes[f"{CHANGE}/{kind}"] = output_change(run.model, other, run.data.x[:CHECKED])
             rows += _measured(dataclasses.replace(run, model=other), f"/{kind}")
-    result = task_result(
-        settings,
-        changes,
-        device=device,
-        outcome=run.history.outcome,
-        epochs=tuple(run.history.epochs),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(run.data.x),
-        num_test=len(run.data.test_x),
-    )
-    return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
+    return network_result(run, changes, rows, device=device)
 
 
 def _kinds(words: str) -> list[str]:

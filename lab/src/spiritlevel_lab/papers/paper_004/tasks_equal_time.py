@@ -8,7 +8,6 @@ import math
 import torch
 
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.inputs.checkpoints import checkpoint_bytes
 
 from ...population.registry import read_task, task
 from ...population.run_results import EpochRow, RunResult
@@ -17,7 +16,7 @@ from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...population.runs.running import evaluate
-from ...population.runs.tasks import task_result
+from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
 from .tasks_flatness_penalty import clock
 
@@ -51,20 +50,16 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     train = evaluate(run.model, data.x, data.y)
     row = EpochRow(math.ceil(epochs), *train, *evaluate(run.model, data.test_x, data.test_y))
     is_finite = math.isfinite(row.train_loss)
-    result = task_result(
-        settings,
+    result = network_result(
+        run,
         {SECONDS: seconds, EPOCHS: epochs},
         device=device,
         outcome=ALL_EPOCHS if is_finite else DIVERGED,
-        epochs=(row,),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
+        epochs=[row],
     )
     if not is_finite:
         return result
-    more = measure_network(run, settings.measures)
-    return dataclasses.replace(result, measurements=result.measurements + more)
+    return result.with_more(measure_network(run, settings.measures))
 
 
 def _train(run: NetworkRun, most: float) -> tuple[float, float]:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spiritlevel.inputs.checkpoints import checkpoint_bytes
 from spiritlevel.training.penalties.flatness_penalty import FlatnessPenalty
 
 from ...population.registry import read_task, task
@@ -23,7 +22,7 @@ from ...population.runs.outcomes import ALL_EPOCHS
 from ...population.runs.run_data import derived_generator
 from ...population.runs.running import evaluate
 from ...population.runs.steps import rate_factor
-from ...population.runs.tasks import task_result
+from ...population.runs.tasks import network_result
 from ...population.runs.training_snapshots import current
 from ...population.settings.run import RunSettings
 
@@ -47,23 +46,14 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     arguments = read_task(settings, PenaltyArguments)
     run = NetworkRun.start(settings, device)
     flatness, seconds = _train(run, arguments)
-    data, epochs = run.data, run.history.epochs
+    epochs = run.history.epochs
     values = {
         FLATNESS: statistics.fmean(flatness),
         LAST: statistics.fmean(flatness[-(len(flatness) // len(epochs)) :]),
         BEST: max(row.test_accuracy for row in epochs),
         SECONDS: seconds,
     }
-    return task_result(
-        settings,
-        values,
-        device=device,
-        outcome=run.history.outcome,
-        epochs=tuple(epochs),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
-    )
+    return network_result(run, values, device=device)
 
 
 def _train(run: NetworkRun, arguments: PenaltyArguments) -> tuple[list[float], float]:
