@@ -13,7 +13,7 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import write_atomically
 from spiritlevel.records.content import Cell, Table
-from spiritlevel.records.measurements import read_json
+from spiritlevel.records.reading import read_json
 from spiritlevel.verbs.audit import Audit, Kind
 from spiritlevel_lab.papers.registry import find, names
 

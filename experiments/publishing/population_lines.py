@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from spiritlevel.measures.confounders import MEASURED_ALONG
-from spiritlevel.records.content import Cell, Coefficient
+from spiritlevel.records.content import Cell, CorrelationCell
 from spiritlevel_lab.claims.experiment import Row
 from spiritlevel_lab.claims.population import CONFOUNDERS, GAP, measured
 from spiritlevel_lab.claims.settings import cautious_partial, levels_of
@@ -47,7 +47,7 @@ class MeasureLine:
         return self.levels.clustered.high < 0
 
     @property
-    def views(self) -> Mapping[str, Coefficient]:
+    def views(self) -> Mapping[str, CorrelationCell]:
         """Its correlation with the gap, each way that it is looked at."""
         looked_at: dict[str, Correlation | Within] = {
             WITHIN: self.levels.within,
@@ -57,7 +57,7 @@ class MeasureLine:
             "training loss held fixed": self.equal_loss,
             "loss and 1 − ‖p‖² held fixed": self.equal_both,
         }
-        return {view: Coefficient(e.value, e.low, e.high) for view, e in looked_at.items()}
+        return {view: CorrelationCell(e.value, e.low, e.high) for view, e in looked_at.items()}
 
     @property
     def cells(self) -> Mapping[str, Cell]:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from spiritlevel_lab.claims.experiment import Experiment, Outcome
-from spiritlevel_lab.claims.judged import judged
 from spiritlevel_lab.claims.scale import WORDS, library_study, verdict_in_words
+from spiritlevel_lab.papers.judgement import judged
 from spiritlevel_lab.papers.records import Record, stem
 from spiritlevel_lab.papers.registry import find
 

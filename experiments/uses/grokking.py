@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 import spiritlevel as sl
 from spiritlevel.pages.figures import COLOURS, GREY, log_scale, new_figure, save
-from spiritlevel.verbs.equal_confidence import equally_confident
+from spiritlevel.verbs.comparison.measuring import equally_confident
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results" / "uses"
 MEASURES = ["relative.kappa", "head.kappa", "curvature.trace", "softmax.gini"]

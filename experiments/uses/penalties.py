@@ -28,7 +28,7 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from spiritlevel.inputs import build, digits
 from spiritlevel.training import Penalty
-from spiritlevel.verbs.equal_confidence import equally_confident
+from spiritlevel.verbs.comparison.measuring import equally_confident
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results" / "uses"
 MEASURES = ["relative.kappa", "softmax.gini"]

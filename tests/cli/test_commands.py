@@ -15,7 +15,7 @@ from command_line import run
 from spiritlevel.cli import cards, inputs
 from spiritlevel.inputs.checkpoints import save_checkpoint
 from spiritlevel.inputs.data import digits
-from spiritlevel.inputs.data.samples import load_samples
+from spiritlevel.inputs.data.loading import load_samples
 from spiritlevel.inputs.models import build, mlp
 from spiritlevel.symmetries import SYMMETRIES
 from spiritlevel.verbs import measuring as api

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import spiritlevel as sl
 from spiritlevel.cli.app import app
 from spiritlevel.inputs.checkpoints import load_checkpoint
-from spiritlevel.inputs.data.masks import read_attention_mask
+from spiritlevel.inputs.data.loading import read_attention_mask
 
 
 def small() -> nn.Sequential:

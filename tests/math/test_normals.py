@@ -4,9 +4,8 @@ import pytest
 import scipy.stats
 import torch
 
-from spiritlevel.math import normals
-from spiritlevel.math.normals import random_normals
-from spiritlevel.math.signs import random_signs
+from spiritlevel.math import signs
+from spiritlevel.math.signs import random_normals, random_signs
 
 COUNT = 20_000
 FALSE_ALARM = 1e-4  # of each statistical test here, were its seed not fixed
@@ -29,7 +28,7 @@ def test_they_depend_on_nothing_but_their_place(monkeypatch):
     whole = drawn(rows=[3, 8, 5], count=1000)
     assert torch.equal(drawn(rows=[5], count=1000)[0], whole[2])
     assert torch.equal(drawn(rows=[3, 8], count=300), whole[:2, :300])
-    monkeypatch.setattr(normals, "_CHUNK", 64)  # made in many parts
+    monkeypatch.setattr(signs, "_CHUNK", 64)  # made in many parts
     assert torch.equal(drawn(rows=[3, 8, 5], count=1000), whole)
     torch.testing.assert_close(
         drawn(rows=[3, 8, 5], count=1000, dtype=torch.float32), whole.float(), rtol=0, atol=0

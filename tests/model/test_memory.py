@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from spiritlevel.measures.setup import Setup
 from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
-from spiritlevel.verbs.equal_confidence import equally_confident
+from spiritlevel.verbs.comparison.measuring import equally_confident
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from spiritlevel import SpiritlevelError
-from spiritlevel.training.norm_control.control import (
+from spiritlevel.training.norm_control import (
     MeanVarianceNorm,
     WeightConstraint,
     constrain_weights_,
     replace_norms,
+    weight_matrices,
 )
-from spiritlevel.training.norm_control.weight_matrices import weight_matrices
 from spiritlevel.training.sam.optimizers import SAM
 
 

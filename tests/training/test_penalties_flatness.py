@@ -62,7 +62,7 @@ def test_the_lazy_schedule_keeps_the_mean_gradient():
     rows = truths.orthogonal_signs(sum(p.numel() for p in model.parameters()))
     penalty = FlatnessPenalty(model, weight=0.5, every=4, probes=len(rows))
     total, computed = torch.zeros((), dtype=torch.float64), []
-    with truths.signs_from("trace_squared", rows):
+    with truths.signs_from("flatness_penalty", rows):
         for _ in range(8):
             computed.append(penalty.due)
             value = penalty(x, y)
@@ -282,7 +282,7 @@ def test_eval_mode_batch_norm_needs_nothing():
     model, (x, y) = make(nn.BatchNorm1d(5)).eval(), batch()
     rows = truths.orthogonal_signs(sum(p.numel() for p in model.parameters()))
     penalty = FlatnessPenalty(model, 1.0, probes=len(rows))
-    with truths.signs_from("trace_squared", rows):
+    with truths.signs_from("flatness_penalty", rows):
         value = penalty(x, y, loss=F.cross_entropy(model(x), y))
     truth = truths.trace_squared(model, x, y, F.cross_entropy)
     truths.assert_same((value, truths.gradients_of(value, model)), truth)

@@ -14,7 +14,7 @@ from zoo.losses import LOSSES
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
-MODULE = "trace_squared"  # whose random signs are replaced
+MODULE = "flatness_penalty"  # whose random signs are replaced
 
 
 def network(*layers, seed=0):

@@ -195,7 +195,7 @@ def test_refusals(arguments, match):
 
 
 def test_large_outputs_of_bending_networks_are_refused(monkeypatch):
-    monkeypatch.setattr("spiritlevel.verbs.activations.measuring.MOST_ENTRIES", 17)
+    monkeypatch.setattr("spiritlevel.verbs.activations.MOST_ENTRIES", 17)
     model, data = problem("gelu")
     with pytest.raises(sl.SpiritlevelError, match=r"at most 17.*Got 18\. Use kind='ggn'"):
         sl.activation_curvature(model, data, layer="first")

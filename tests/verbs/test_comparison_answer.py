@@ -3,7 +3,7 @@
 import pytest
 
 from spiritlevel.verbs.comparison import Comparison
-from spiritlevel.verbs.comparison.digits import apart
+from spiritlevel.verbs.comparison.sentences import apart
 from verbs.given_reports import report
 
 

@@ -15,7 +15,7 @@ from spiritlevel.measures.setup import Setup
 from spiritlevel.pages import report as pages
 from spiritlevel.verbs import reference_problems as problems
 from spiritlevel.verbs.comparison import Comparison, counterparts
-from spiritlevel.verbs.equal_confidence import equally_confident
+from spiritlevel.verbs.comparison.measuring import equally_confident
 from verbs.given_reports import report
 
 pytestmark = pytest.mark.sampled(2)  # the others at night

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from spiritlevel.model.surface import Surface
 from spiritlevel.verbs import reference_problems as problems
-from spiritlevel.verbs.landscape import Landscape, filters, landscape, num_points
+from spiritlevel.verbs.landscape import Landscape, directions, landscape, num_points
 from verbs.landscape_networks import images, normalized
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
@@ -47,7 +47,7 @@ def test_a_random_slice_of_a_quadratic_loss_is_its_closed_form():
     problem = problems.linear_regression()
     found = landscape(problem.model, problem.data, loss="mse", seed=3, points=9, reach=2.0)
     surface = Surface(problem.model, problem.data, loss="mse")
-    step = filters.random_direction(surface, seed=3, number=0, biases=False)["weight"]
+    step = directions.random_direction(surface, seed=3, number=0, biases=False)["weight"]
     x, y = problem.inputs(), problem.targets()
     residual = problem.model(x).detach() - y
     start, slope = (residual**2).mean(), 2 * (residual * (x @ step.T)).mean()
@@ -122,7 +122,7 @@ def test_an_eigenvector_that_was_not_found_is_said():
 def test_filters_have_the_norms_of_the_network(biases):
     model = normalized(0)
     surface = Surface(model, images()[0])
-    step = filters.random_direction(surface, seed=0, number=0, biases=biases)
+    step = directions.random_direction(surface, seed=0, number=0, biases=biases)
     moved = 0
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
@@ -134,8 +134,8 @@ def test_filters_have_the_norms_of_the_network(biases):
             moved += 1
             assert float(step[name][i].norm()) == pytest.approx(float(parameter[i].detach().norm()))
     assert moved == 3 + 3
-    again = filters.random_direction(surface, seed=0, number=0, biases=biases)
-    other = filters.random_direction(surface, seed=0, number=1, biases=biases)
+    again = directions.random_direction(surface, seed=0, number=0, biases=biases)
+    other = directions.random_direction(surface, seed=0, number=1, biases=biases)
     assert all(torch.equal(step[name], again[name]) for name in step)
     assert not any(torch.equal(step[name], other[name]) for name in step)
 
@@ -143,7 +143,7 @@ def test_filters_have_the_norms_of_the_network(biases):
 def test_filters_of_a_grouped_transposed_convolution_are_its_output_channels():
     layer = nn.ConvTranspose2d(4, 6, 2, groups=2).double().eval()
     surface = Surface(layer, [(torch.zeros(1, 4, 2, 2), torch.zeros(1))], loss="mse")
-    step = filters.random_direction(surface, seed=0, number=0, biases=False)["weight"]
+    step = directions.random_direction(surface, seed=0, number=0, biases=False)["weight"]
     for group in range(2):
         for channel in range(3):
             own = layer.weight[2 * group : 2 * group + 2, channel]
@@ -261,7 +261,7 @@ def test_also_when_it_is_interrupted(error):
 def test_chosen_layers_move_alone():
     problem = problems.relu_mlp()
     found = landscape(problem.model, problem.data, layers="4", points=3)
-    step = filters.random_direction(
+    step = directions.random_direction(
         Surface(problem.model, problem.data, layers="4"), seed=0, number=0, biases=False
     )
     assert list(step) == ["4.weight"]

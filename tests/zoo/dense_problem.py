@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from spiritlevel.engine.data_pass import NEEDS, Certificate, Needs, PassResult
-from spiritlevel.engine.loss_and_accuracy import LossAndAccuracy
+from spiritlevel.engine.data_pass import NEEDS, Certificate, LossAndAccuracy, Needs, PassResult
 from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.moments import Moments
 from spiritlevel.engine.plan import MeasuringPlan

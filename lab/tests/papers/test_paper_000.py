@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from spiritlevel_lab.claims.contrasts import difference, factor, factor_by_seed, ratios
-from spiritlevel_lab.claims.judged import judged
 from spiritlevel_lab.papers import find, names
+from spiritlevel_lab.papers.judgement import judged
 from spiritlevel_lab.papers.paper_000.fig_6 import strengthening
 from spiritlevel_lab.papers.paper_000.tasks_dynamics import SHARES
 from spiritlevel_lab.population import control

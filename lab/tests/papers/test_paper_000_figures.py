@@ -7,11 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from spiritlevel.pages.figures.contours import joint_density
-from spiritlevel.pages.figures.series import svg
+from spiritlevel.pages.figures.series import joint_density, svg
 from spiritlevel.records.content import Figure, Panels, Series
-from spiritlevel_lab.claims.judged import judged
 from spiritlevel_lab.papers import find
+from spiritlevel_lab.papers.judgement import judged
 from spiritlevel_lab.papers.paper_000.flatness_panels import density_line
 
 HELD, NOT, OPEN = "held", "not held", "undecided"

@@ -12,8 +12,8 @@ from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.checkpoints import load_checkpoint
 from spiritlevel.inputs.models import build
 from spiritlevel_lab.papers.paper_000 import tasks_trace as trace
+from spiritlevel_lab.papers.paper_000.table_7 import StoppingArguments, stops
 from spiritlevel_lab.papers.paper_000.tasks_dynamics import Moment, moment_at
-from spiritlevel_lab.papers.paper_000.tasks_stopping import StoppingArguments, stops
 from spiritlevel_lab.papers.paper_000.tasks_transfer import copy_backbone
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.run_results import EpochRow

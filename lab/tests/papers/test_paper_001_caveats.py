@@ -8,8 +8,8 @@ from scipy import stats
 
 from papers.known_rows import judged, rows_of, students
 from spiritlevel.records.content import Series
-from spiritlevel_lab.claims.judged import judged as judged_by_trained
 from spiritlevel_lab.papers import find
+from spiritlevel_lab.papers.judgement import judged as judged_by_trained
 from spiritlevel_lab.papers.recipes.figures import log_figure
 from spiritlevel_lab.papers.recipes.held_fixed import ConfoundedTrend
 

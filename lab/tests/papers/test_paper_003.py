@@ -16,8 +16,8 @@ from spiritlevel.inputs.checkpoints import load_checkpoint
 from spiritlevel.inputs.data import digits
 from spiritlevel.inputs.models import build
 from spiritlevel_lab import Study
-from spiritlevel_lab.claims.judged import judged
 from spiritlevel_lab.papers import find
+from spiritlevel_lab.papers.judgement import judged
 from spiritlevel_lab.papers.paper_003.fig_1 import COUNTERPARTS, LARGEST, TRACE, VERSIONS, WORDS
 from spiritlevel_lab.papers.paper_003.fig_3 import BY_LAYER, KAPPA, MAX, NETWORK, SUM
 from spiritlevel_lab.papers.paper_003.rescaling import KINDS, output_change, rescaled

@@ -10,8 +10,8 @@ from scipy import stats
 
 import spiritlevel as sl
 from spiritlevel_lab import find as find_study
-from spiritlevel_lab.claims.judged import judged
 from spiritlevel_lab.papers import find
+from spiritlevel_lab.papers.judgement import judged
 from spiritlevel_lab.papers.paper_004 import tasks_equal_time
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.runs.running import run_one

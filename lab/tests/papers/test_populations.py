@@ -6,9 +6,9 @@ import numpy
 import pytest
 from scipy import stats
 
-from spiritlevel_lab.claims.judged import judged
 from spiritlevel_lab.claims.population import correlations, whole_catalogue
 from spiritlevel_lab.papers import find
+from spiritlevel_lab.papers.judgement import judged
 
 
 def population_rows(measures, signs):

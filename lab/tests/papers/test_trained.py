@@ -8,10 +8,10 @@ from publishing.recorded import load
 from spiritlevel.records.content import Table
 from spiritlevel_lab.claims.experiment import Experiment, Outcome
 from spiritlevel_lab.claims.findings import VERDICTS, above, verdict
-from spiritlevel_lab.claims.judged import TITLE, judged
 from spiritlevel_lab.claims.numbers import mean
 from spiritlevel_lab.claims.trained import Limit, NotAsked, TrainedWhen
 from spiritlevel_lab.papers import find, names
+from spiritlevel_lab.papers.judgement import TITLE, judged
 
 
 def analyse(rows):

@@ -8,10 +8,9 @@ import pytest
 from publishing import recorded as records
 from spiritlevel.pages.figures.series import svg
 from spiritlevel_lab.claims.findings import VERDICTS, every, fact
-from spiritlevel_lab.claims.judged import judged
 from spiritlevel_lab.claims.scale import library_study
 from spiritlevel_lab.papers import find, names
-from spiritlevel_lab.papers.judgement import judge
+from spiritlevel_lab.papers.judgement import judge, judged
 from spiritlevel_lab.papers.study_section import claim_first, claim_section
 
 RESULTS = pathlib.Path(__file__).parents[3] / "experiments" / "results"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ..inputs.checkpoints import save_checkpoint
-from ..verbs.changes.record import AbstractChanges
+from ..verbs.changes import AbstractChanges
 from . import console, inputs, options, outputs, pace, subject
 from .tables import print_by_name
 

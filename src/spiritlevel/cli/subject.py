@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..ground.errors import SpiritlevelError, is_out_of_memory
 from ..inputs.checkpoints import load_checkpoint
-from ..inputs.data.samples import in_batches, load_samples
+from ..inputs.data.loading import in_batches, load_samples
 from ..inputs.models import build
 from ..measures.setup import Setup
 from ..model.batches import map_tensors, tensors

@@ -75,13 +75,13 @@ class DiagonalSweep(Sweep):
         ]
 
     def new_rows(self, num_samples: int) -> ChunkRows:
-        """Rows that add to the diagonal of the draw at hand."""
+        """Rows of one chunk, whose squares are added to the diagonal of the current draw."""
         return _Rows(self.sums, num_samples, self.totals)
 
     def request_for(
         self, named: dict[str, str], use: LayerUse, routes: Mapping[str, Route]
     ) -> ContractionRequest:
-        """Nothing is contracted: every gradient is formed."""
+        """A request that contracts nothing, so that every gradient is formed."""
         return dataclasses.replace(self.request, contract=False)
 
     def _hold(self, *_: Any) -> int:
@@ -157,7 +157,7 @@ def residual_diagonal(
 
 
 def _by_name(space: ParameterSpace, vector: Tensor) -> dict[str, Tensor]:
-    """In float64, which `split` would round to the parameters' type."""
+    """Divided by parameter in float64, which `split` would round to the parameters' type."""
     return {
         name: vector[part].reshape(shape)
         for (name, part), shape in zip(space.slices.items(), space.shapes, strict=True)

@@ -33,7 +33,7 @@ Places = list[tuple[LayerUse, Layout]]
 SAMPLES = 2  # run to see how weights are used
 
 
-class _Shown(NamedTuple):
+class _UseSeen(NamedTuple):
     """What a run shows of a use."""
 
     layer: str
@@ -43,15 +43,12 @@ class _Shown(NamedTuple):
 class SamplePlaces:
     """Finds the places of some parameters' noise, chunk by chunk."""
 
-    def __init__(
-        self, workspace: Workspace, names: Collection[str], *, together: bool = False
-    ) -> None:
-        """`names` are those of the parameters; `together` says that one change has all of them."""
-        self.together = together
+    def __init__(self, workspace: Workspace, names: Collection[str]) -> None:
+        """`names` are those of the parameters."""
         self.workspace, self.surface, self.names = workspace, workspace.surface, names
         self._matrices = {matrix.name for matrix in self.surface.matrices.values()}
         # of each chunk, for all kinds: the same weights do the same to the same data again
-        self._found: dict[Piece, tuple[list[_Shown], Routing]]
+        self._found: dict[Piece, tuple[list[_UseSeen], Routing]]
         self._found = workspace.cache.setdefault("routings of sample probes", {})
 
     def of(
@@ -62,10 +59,9 @@ class SamplePlaces:
         Where a parameter is used several times, the input of a later use changes with the noise at
         an earlier one, and with it what the same noise does there: a second-order term ξ ȧ, once as
         it stands and once as its transpose, in the gradient that comes back to the earlier use. So
-        these uses keep their inputs with a graph. So do all uses if their parameters change
-        together.
+        these uses keep their inputs with a graph.
         """
-        shown = [_Shown(use.layer, use.output.shape) for use in uses]
+        shown = [_UseSeen(use.layer, use.output.shape) for use in uses]
         before = self._found.get(key)
         if before is None or before[0] != shown:
             self._found[key] = shown, self._routing(uses, outputs)
@@ -80,8 +76,7 @@ class SamplePlaces:
                 raise NotApplicable(reason)
             several = any(routing.routes[name] == "sum" for name in use.names.values())
             if not several:
-                if not self.together:
-                    use.live_input = None
+                use.live_input = None
             elif use.is_operation and isinstance(use.rule, BroadcastRule) and "weight" in use.names:
                 raise NotApplicable(f"the gain {use.names['weight']!r} is used several times")
         return [
@@ -135,12 +130,10 @@ class RecordedRun(NamedTuple):
 class RecordedRuns:
     """Runs the model chunk by chunk, and finds the uses of some parameters."""
 
-    def __init__(
-        self, workspace: Workspace, names: Collection[str], *, together: bool = False
-    ) -> None:
-        """`names` are those of the parameters; `together` says that one change has all of them."""
+    def __init__(self, workspace: Workspace, names: Collection[str]) -> None:
+        """`names` are those of the parameters."""
         self.workspace, self.surface, self.names = workspace, workspace.surface, names
-        self._places = SamplePlaces(workspace, names, together=together)
+        self._places = SamplePlaces(workspace, names)
         # all layers: the runs of every kind of rows then do the same, and are tested once
         self._modules = {
             layer: self.surface.layers.module(layer) for layer in self.surface.layers.rules

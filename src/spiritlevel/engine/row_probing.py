@@ -192,7 +192,7 @@ class RowProbing:
         self.compared = f"{share:.2g} of the Hessian's variance in {count} probes of each"
 
     def uncertified(self, rows: Mapping[str, str] | Factors) -> list[str]:
-        """Those of these rows in whose parameters the outputs may bend."""
+        """The rows among these in whose parameters the outputs may bend."""
         certificates = self.workspace.certificates
         return [row for row in rows if not certificates[self.parameters[row]].linear]
 
@@ -243,7 +243,7 @@ class RowProbing:
     # -- what is known so far ----------------------------------------------------------------
 
     def of_probed(self, factors: Factors) -> dict[str, float]:
-        """Those of the rows that need probes."""
+        """The factors of the rows that need probes."""
         return {row: factor for row, factor in factors.items() if row in self.probed}
 
     def estimate(self, factors: Factors) -> Estimate:
@@ -296,7 +296,7 @@ class RowDraws(AbstractDraws):
         return self.probes.estimate(self.operator, self.rows.of_probed(self.rows.whole))
 
     def next_stage(self, estimate: Estimate, enough: float) -> int:
-        """Two more where there is no interval: these often give one."""
+        """How many probes to have next; two more where there is no interval often give one."""
         return self.count + 2 if estimate.unknown else super().next_stage(estimate, enough)
 
     def shortcut(self, outlook: Outlook) -> bool:
@@ -308,7 +308,7 @@ class RowDraws(AbstractDraws):
 
     @property
     def exact_at(self) -> float:
-        """With so many passes every direction is taken."""
+        """The number of passes with which every direction is taken."""
         if not self.rows.precision.way.cheapest or self.probes.directions is None:
             return math.inf
         return self.probes.directions + 2 * PILOT  # a pilot of both operators may come before
@@ -318,14 +318,14 @@ class RowDraws(AbstractDraws):
         return promised_count(enough, estimate)
 
     def passes_for(self, count: int) -> int:
-        """With those of the other operator."""
+        """Passes for so many probes, with those of the other operator."""
         others = self.passes - self.count
         if self.rows.compared and count >= SECOND_GLANCE:
             others = max(others, self.probes.pilot)  # the other operator is then probed too
         return count + others
 
     def out_of_reach(self, asked: Precision) -> str:
-        """More probes of the rest do not help."""
+        """What to do where more probes of the rest do not help."""
         return "The output probes alone exceed it: use method='exact', or a larger rtol."
 
 
@@ -337,7 +337,7 @@ class FewProbes(RowDraws):
 
     @staticmethod
     def budget(asked: Precision) -> Precision:
-        """What was asked for, with passes for a few probes only."""
+        """The precision asked for, with passes for a few probes only."""
         most = min(A_FEW_SAMPLE_PROBES, asked.max_passes)
         return dataclasses.replace(asked, max_passes=most)
 

@@ -89,7 +89,7 @@ class SampleDraws:
     """What was drawn of one operator: for all samples alike, and then by groups of them."""
 
     def __init__(self, names: Sequence[str], surface: Surface) -> None:
-        """`names` are those of the rows."""
+        """`names` are the names of the rows."""
         self._names, self._surface = names, surface
         self.parts: list[tuple[int, RowSums]] = []  # of all samples, with the number of probes
         self.by_group: list[list[tuple[int, RowSums]]] = []  # the same, once groups were formed

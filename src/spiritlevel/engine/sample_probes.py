@@ -109,13 +109,13 @@ class SampleProbes(AbstractRowProbes):
             self.glance = self.pilot = self.least = PILOT_IF_SKEWED
 
     def _method(self) -> ProductMethod:
-        """Of forming products, found by a run of the model."""
+        """The method of forming products, found by a run of the model."""
         at_once = trusted_derivatives.samples_at_once(self.surface, self.workspace.product_chunk)
         return choose_method(self.surface, at_once)
 
     @staticmethod
     def unknown_uses(plan: MeasuringPlan, names: Iterable[str]) -> list[str]:
-        """Those of these parameters where it is not known where noise would go."""
+        """The parameters among these for which it is not known where noise would go."""
         return [n for n in names if plan.routes[n] not in ("single", "sum", "unused")]
 
     def neurons(self, operator: Operator, row: str) -> list[Estimate]:

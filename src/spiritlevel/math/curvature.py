@@ -153,12 +153,12 @@ class DiagonalCurvature:
     """diag(a_n): squared error (a constant) and sigmoid cross-entropy."""
 
     def __init__(self, diagonal: Tensor) -> None:
-        """`diagonal` has shape (N, C)."""
+        """`diagonal` holds a_n in its rows, shape (N, C)."""
         self.diagonal = diagonal
 
     @property
     def num_columns(self) -> int:
-        """One per output."""
+        """One factor column per output."""
         return self.diagonal.shape[1]
 
     @property
@@ -208,7 +208,7 @@ class DenseCurvature:
 
     @property
     def num_columns(self) -> int:
-        """One per output."""
+        """One factor column per output."""
         return self.matrices.shape[1]
 
     @property

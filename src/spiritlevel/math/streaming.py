@@ -65,7 +65,7 @@ def stream_tokens(
     (0.5, 4.0)
     """
     features, weight = features.detach(), weight.detach()
-    head = _Head(features, weight, bias, kappa=kappa, budget=budget)
+    head = _StreamedHead(features, weight, bias, kappa=kappa, budget=budget)
     parts = [head.sums(features[tokens]) for tokens in slices(len(features), head.tokens)]
     sums = TokenSums(*(torch.cat(column) for column in zip(*parts, strict=True)))
     return sums if kappa else replace(sums, quadratic=None)
@@ -153,7 +153,7 @@ class _Joining(NamedTuple):
     loser_class: Tensor
 
 
-class _Head:
+class _StreamedHead:
     """The head's weight in the types that the products need, and the sweep over it."""
 
     def __init__(

@@ -36,7 +36,7 @@ def room_for_network(workspace: Workspace, name: str) -> None:
 
 
 def room_for_weights(workspace: Workspace, name: str) -> None:
-    """The shortest Lanczos basis of every weight fits in memory."""
+    """Refuse weights whose shortest Lanczos basis does not fit in memory."""
     for weight in measured_weights(workspace, name).values():
         check_room(ParameterSpace(workspace.surface, [weight]), 1, workspace.vector_memory)
 

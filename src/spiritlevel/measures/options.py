@@ -93,12 +93,12 @@ def declare(option: Option, module: str) -> None:
 
 
 def declared_options() -> dict[str, Option]:
-    """Those of the measures registered so far, by name."""
+    """The options of the measures registered so far, by name."""
     return {name: option for name, (option, _) in sorted(_DECLARED.items())}
 
 
 def known_options() -> dict[str, Option]:
-    """Those of all measures, also of installed packages, by name."""
+    """The options of all measures, also of installed packages, by name."""
     plugins.load("spiritlevel.measures")
     return declared_options()
 

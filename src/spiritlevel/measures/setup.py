@@ -48,7 +48,7 @@ class OnData(TypedDict, total=False):
 
 
 class OnLayers(OnData, total=False):
-    """Of a verb about the curvature of chosen layers."""
+    """Arguments of a verb about the curvature of chosen layers."""
 
     layers: str | Sequence[str] | None
     head: str | None
@@ -57,7 +57,7 @@ class OnLayers(OnData, total=False):
 
 
 class OnLayersFast(OnLayers, total=False):
-    """Of one that may use a faster arithmetic."""
+    """Arguments of a verb that may use a faster arithmetic."""
 
     arithmetic: Arithmetic
 
@@ -71,19 +71,19 @@ class ToPrecision(OnLayers, total=False):
 
 
 class ToPrecisionByMethod(ToPrecision, total=False):
-    """Of one whose method can be chosen, too."""
+    """Arguments of a verb whose method can be chosen, too."""
 
     method: Method
 
 
 class OfMeasures(ToPrecision, total=False):
-    """Of a verb that computes measures, some of which have options."""
+    """Arguments of a verb that computes measures, some of which have options."""
 
     options: Options | Mapping[str, Any] | None
 
 
 class AllShared(OfMeasures, ToPrecisionByMethod, OnLayersFast, total=False):
-    """Of `measure`: everything."""
+    """Arguments of `measure`: all there are."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,11 +121,11 @@ class Setup:
         return Precision(self.method, self.rtol, self.confidence, self.max_passes)
 
     def whole(self) -> Setup:
-        """Of all layers, and without what is about estimates."""
+        """This setup for all layers, without what is about estimates."""
         return dataclasses.replace(Setup(**self.keywords(OnLayers)), layers=None)
 
     def keywords(self, kind: type[Keywords]) -> Keywords:
-        """Those of a verb, one of the classes above: `neurons(model, data, **these)`."""
+        """The arguments of a verb, by one of the classes above: `neurons(model, data, **these)`."""
         names = kind.__optional_keys__  # type: ignore[attr-defined]  # they are TypedDicts
         return kind(**{name: value for name, value in vars(self).items() if name in names})
 

@@ -47,7 +47,7 @@ def plain_embeddings(
     shortened before anything is measured. Without it, looking up a row that is too long is refused.
     """
     tables = [
-        _Table(name or "(model)", module, {flag: getattr(module, flag) for flag in OFF})
+        _EmbeddingTable(name or "(model)", module, {flag: getattr(module, flag) for flag in OFF})
         for name, module in model.named_modules()
         if isinstance(module, nn.Embedding | nn.EmbeddingBag)
     ]
@@ -76,7 +76,7 @@ def plain_embeddings(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Table:
+class _EmbeddingTable:
     """An embedding and its options before they were switched off."""
 
     name: str

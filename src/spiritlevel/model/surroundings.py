@@ -26,7 +26,7 @@ from .weights import fixed_weights
 
 
 @dataclasses.dataclass
-class _Call:
+class _CallState:
     """What the outermost call of a thread and the calls within it share."""
 
     records: dict[int, tuple[Any, DataRecord]] = dataclasses.field(default_factory=dict)
@@ -35,7 +35,7 @@ class _Call:
 
 
 class _Current(threading.local):
-    call: _Call | None = None
+    call: _CallState | None = None
 
 
 _current = _Current()
@@ -91,9 +91,9 @@ def _models(arguments: Mapping[str, Any]) -> list[nn.Module]:
 
 
 @contextlib.contextmanager
-def _shared_call() -> Iterator[_Call]:
+def _shared_call() -> Iterator[_CallState]:
     outer = _current.call
-    _current.call = call = _Call() if outer is None else outer
+    _current.call = call = _CallState() if outer is None else outer
     try:
         yield call
     finally:
@@ -101,7 +101,7 @@ def _shared_call() -> Iterator[_Call]:
 
 
 @contextlib.contextmanager
-def _plain_modes(call: _Call) -> Iterator[None]:
+def _plain_modes(call: _CallState) -> Iterator[None]:
     """Neither autocast nor inference mode: both would change what is measured.
 
     Autocast rounds to 8 or 11 bits inside of the network, and second derivatives are made of

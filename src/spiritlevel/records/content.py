@@ -33,10 +33,10 @@ class IntervalEstimate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Coefficient:
+class CorrelationCell:
     """A correlation with the ends of its interval (nan where there is none), in one cell.
 
-    >>> print(Coefficient(-0.5, -0.75, 0.25))
+    >>> print(CorrelationCell(-0.5, -0.75, 0.25))
     −0.50 [−0.75, +0.25]
     """
 
@@ -61,7 +61,7 @@ class Coefficient:
 
 
 # None is shown as a dash and sorted last.
-Cell = str | float | int | bool | IntervalEstimate | Coefficient | None
+Cell = str | float | int | bool | IntervalEstimate | CorrelationCell | None
 
 
 # "mark" says how far the number before it can be trusted, and "name" comes from outside, so that it

@@ -13,10 +13,7 @@ from ..ground.errors import SpiritlevelError, require
 from ..ground.plain_text import visible
 from .content import Column, Notes, Part, Table
 from .notebooks import Shown
-from .notebooks import aligned as aligned
 from .reading import Misread, Plain, Saved, read_settings
-from .reading import read_json as read_json
-from .reading import to_json_float as to_json_float
 
 # Called while something long runs: how much is done, of how much in all (None where that is not
 # known), and what is being done. The counts start again at 0 with every part of the work.

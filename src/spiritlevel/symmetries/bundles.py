@@ -128,6 +128,11 @@ def cause_of(trace: Trace, call: int, active: list[Bundle]) -> Bundle | None:
     return next((b for b in active if any(port.path in behind for port in b.ports)), None)
 
 
+def written_by(port: Port, active: list[Bundle]) -> Bundle | None:
+    """The bundle among those tried together whose units the port writes."""
+    return next((bundle for bundle in active if port in bundle.ports), None)
+
+
 def _obstacle(trace: Trace, bundle: Bundle) -> str | None:
     """Why a bundle cannot be moved, as far as that is known without a run."""
     for port in bundle.ports:

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-OUTPUTS = ""  # the name of the unknown for the size of the outputs
-
 
 @dataclasses.dataclass(frozen=True)
 class CutDimension:
@@ -27,7 +25,7 @@ class CutDimension:
 
     @property
     def place(self) -> slice:
-        """Its unknowns among all."""
+        """Where its unknowns stand among all unknowns."""
         return slice(self.start, self.start + self.count)
 
     def sums(self, products: Tensor) -> Tensor:

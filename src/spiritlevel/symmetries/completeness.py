@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from .ideal import Ideal
 from .jiggling import Jiggler
 from .moves import NOBODY, Group
+from .precision import Ideal
 from .tracing import Run, differentiable
 
 MOST_ENTRIES = 1000  # varied at once; the time grows with their cube

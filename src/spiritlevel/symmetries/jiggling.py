@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from .ideal import Ideal
+from .precision import Ideal
 from .tracing import Diverged, Run, differentiable
 
 _NOISE = 0.3  # of a parameter's root mean square
@@ -36,7 +36,7 @@ class Jiggler:
     """Changes the parameters of a model of its own, and takes gradients there."""
 
     def __init__(self, model: nn.Module, run: Run, generator: torch.Generator) -> None:
-        """The model is changed: pass a copy, in float64."""
+        """`model` is changed in place, so it must be a copy, in float64."""
         self._model, self._run, self._generator = model, run, generator
         named = model.named_parameters()
         self.parameters = {name: p for name, p in named if p.is_floating_point() and p.numel()}
@@ -72,7 +72,7 @@ class Jiggler:
         self._set(lambda home: home + self._noise(home))
 
     def flipped(self) -> None:
-        """The same with random signs."""
+        """New weights around the model's own, with random signs."""
         self._set(lambda home: self._normal(home).sign() * home + self._noise(home))
 
     def vivid(self) -> None:
@@ -98,7 +98,7 @@ class Jiggler:
         return torch.randn(like.shape, generator=self._generator, device=device).to(like)
 
     def gradients(self, outputs: Tensor, count: int) -> Gradients:
-        """Of `count` random sums of these outputs."""
+        """The gradients of `count` random sums of these outputs."""
         mixes = self._normal(outputs.new_empty(count, outputs.numel()))
         sums = mixes @ outputs.flatten()
         names, leaves = list(self.parameters), list(self.parameters.values())

@@ -2,7 +2,8 @@
 
 Units are numbered 0 … width − 1 within a group. A site says which unit every entry along one
 dimension of a tensor belongs to, so a flatten, a concatenation or a shuffle between two layers is
-just another numbering.
+just another numbering. The names of moves are those on a measure's card, and those looked for in a
+user's network.
 """
 
 from __future__ import annotations
@@ -16,6 +17,36 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+# The claims are about the whole of a network, not about a choice of its layers.
+SYMMETRIES = {
+    "layer_rescale": "multiply a layer by α > 0 and divide the next one by α",
+    "neuron_rescale": "multiply a neuron's incoming weights by α > 0, divide the outgoing by α",
+    "unit_permute": "renumber the hidden units of a layer",
+    "batchnorm_absorb": "multiply each channel before a BatchNorm by α, its statistics to match",
+    "attention_rescale": "multiply each value unit of attention inside a network by α > 0, divide "
+    "what reads it in the output projection by α",
+    "unit_mix": "mix units inside a network by an invertible matrix where only linear maps link "
+    "them, as the values of attention and its output projection, and undo it there",
+    "batch_split": "cut the same data into other batches",
+}
+
+# What `find_moves` looks for in a network: first what keeps the function, then what keeps it up to
+# the size of the outputs.
+MOVES = {
+    "layer_rescale": "multiply all units of a layer by one α, divide what reads them by α",
+    "neuron_rescale": "multiply each unit of a layer by its own α, divide what reads it by that α",
+    "unit_permute": "renumber the hidden units of a layer",
+    "batchnorm_absorb": "multiply each channel before a BatchNorm by α, its statistics to match",
+    "attention_rescale": "multiply the values of attention by α, divide its output projection by α",
+    "free_rescale": "multiply parameters, their rows and their columns by factors that cancel",
+    "norm_rescale": "multiply what a normalization reads by α: only its ε notices",
+    "unit_mix": "mix units by an invertible matrix where only linear maps link them, and undo it",
+    "unit_turn": "turn the pairs of query and key units that rotary positions leave free",
+    "logit_temperature": "multiply the logits by a temperature, in the head or in a gain before it",
+    "weight_scale": "multiply all weights by one α, biases to match: the logits only grow",
+}
+CONFIDENCE_ONLY = ("logit_temperature", "weight_scale")
+FUNCTION_PRESERVING = tuple(name for name in MOVES if name not in CONFIDENCE_ONLY)
 NOBODY = -1  # the unit of an entry that belongs to none of the group
 ROOT = "(model)"  # the path of the outermost module, in words
 

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from .bundles import Bundle, Reading, as_group, bundles_of, cause_of, even, try_all
+from .bundles import Bundle, Reading, as_group, bundles_of, cause_of, even, try_all, written_by
 from .moves import NOBODY, Group, Role, Site, random_order, reordered
 from .ports import Port
 from .tracing import Trace, along, by_entry
@@ -96,7 +96,7 @@ def _reorder(
     orders = {bundle: random_order(bundle.width, generator) for bundle in active}
 
     def change(port: Port, values: Tensor) -> Tensor:
-        bundle = next((b for b in active if port in b.ports), None)
+        bundle = written_by(port, active)
         if bundle is None:
             return values
         return values.index_select(port.axis, orders[bundle].to(values.device))

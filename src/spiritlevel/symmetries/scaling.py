@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .bundles import Bundle, Reading, as_group, bundles_of, cause_of, even, try_all
+from .bundles import Bundle, Reading, as_group, bundles_of, cause_of, even, try_all, written_by
 from .moves import NOBODY, Group, Role, random_order
 from .ports import Port
 from .tracing import Trace, along, by_entry
@@ -62,7 +62,7 @@ def _attempt(
     ranks = {bundle: random_order(bundle.width, generator) for bundle in active}
 
     def change(port: Port, values: Tensor) -> Tensor:
-        bundle = next((b for b in active if port in b.ports), None)
+        bundle = written_by(port, active)
         if bundle is None:
             return values
         scale = torch.ones(port.width, dtype=torch.float64)

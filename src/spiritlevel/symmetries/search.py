@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..records.measurements import Progress
-from .confidence import temperature_move
-from .homogeneity import weight_scale_move
-from .moves import Group, Move
-from .names import FUNCTION_PRESERVING, MOVES
+from .logit_size import temperature_move, weight_scale_move
+from .moves import FUNCTION_PRESERVING, MOVES, Group, Move
 from .numeric import NAMES, Vary, find_numeric_moves
 from .permuting import find_permutations
 from .ports import ports_of

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ground.errors import SpiritlevelError
-from .homogeneity import power_of
+from .logit_size import power_of
 from .moves import UP, Group, Move
 from .precision import deviation, multiple
 from .tracing import Run

@@ -5,11 +5,13 @@ FlatnessMonitor and FlatnessStopping.
 """
 
 from .monitor.monitor import FlatnessMonitor as FlatnessMonitor
-from .norm_control.control import MeanVarianceNorm as MeanVarianceNorm
-from .norm_control.control import WeightConstraint as WeightConstraint
-from .norm_control.control import constrain_weights_ as constrain_weights_
-from .norm_control.control import replace_norms as replace_norms
+from .norm_control import MeanVarianceNorm as MeanVarianceNorm
+from .norm_control import WeightConstraint as WeightConstraint
+from .norm_control import constrain_weights_ as constrain_weights_
+from .norm_control import replace_norms as replace_norms
 from .penalties.flatness_penalty import FlatnessPenalty as FlatnessPenalty
+from .penalties.flatness_penalty import trace_squared_of as trace_squared_of
+from .penalties.flatness_penalty import trace_squared_penalty as trace_squared_penalty
 from .penalties.head_penalty import HeadPenalty as HeadPenalty
 from .penalties.head_penalty import head_penalty as head_penalty
 from .penalties.kappa_penalty import KappaPenalty as KappaPenalty
@@ -19,8 +21,6 @@ from .penalties.penalty_batch import PenaltyBatch as PenaltyBatch
 from .penalties.registry import build_penalty as build_penalty
 from .penalties.registry import register_penalty as register_penalty
 from .penalties.third_derivatives.operations import thrice_differentiable as thrice_differentiable
-from .penalties.trace_squared import trace_squared_of as trace_squared_of
-from .penalties.trace_squared import trace_squared_penalty as trace_squared_penalty
 from .sam.optimizers import ASAM as ASAM
 from .sam.optimizers import SAM as SAM
 from .sam.optimizers import NoiseSAM as NoiseSAM

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..engine.loss_and_accuracy import LossAndAccuracy
+from ..engine.data_pass import LossAndAccuracy
 from ..measures.setup import Setup
 from ..measures.verb import measuring
 from ..model.batches import num_samples

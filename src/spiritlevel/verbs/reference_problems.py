@@ -93,7 +93,7 @@ def batchnorm_convnet(dtype: torch.dtype = torch.float64) -> Problem:
     return _problem("batchnorm_convnet", model, (1, 4, 4), "cross_entropy", dtype)
 
 
-class _Attention(nn.Module):
+class _ResidualAttention(nn.Module):
     """Self-attention with a residual sum and LayerNorm; the mean over tokens is classified."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class _Attention(nn.Module):
 
 def attention(dtype: torch.dtype = torch.float64) -> Problem:
     """Cross-entropy of 5 tokens with 4 features through one block of attention to 3 classes."""
-    return _problem("attention", _Attention(), (5, 4), "cross_entropy", dtype)
+    return _problem("attention", _ResidualAttention(), (5, 4), "cross_entropy", dtype)
 
 
 ALL: dict[str, Callable[[torch.dtype], Problem]] = {

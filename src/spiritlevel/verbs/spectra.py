@@ -1,4 +1,7 @@
-"""Eigenvalues and spectral density of the Hessian or the GGN, whole or of chosen layers."""
+"""Eigenvalues and spectral density of the Hessian or the GGN, whole or of chosen layers.
+
+Also the largest eigenvalue of the Hessian seen through a preconditioner, as an optimizer sees it.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from ..engine.weight_space.density import SpectralDensity
-from ..engine.weight_space.eigenvalues import check_room, density_of, eigenpairs_of
-from ..engine.weight_space.lanczos import Which
+from ..engine.weight_space.eigenvalues import Scaling, check_room, density_of, eigenpairs_of
+from ..engine.weight_space.lanczos import Eigenpairs, Which
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
 from ..ground.need import is_number, is_whole, need, one_of, or_none, whole
 from ..measures.setup import OnLayers, Setup
-from ..measures.verb import verb
+from ..measures.verb import measuring, verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.surroundings import call_settings
 from ..records.content import Column, Notes, Part, Table
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Matrix = Literal["hessian", "ggn"]
-SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
 RESIDUAL = ".1e"  # the digits of a residual
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
@@ -170,15 +172,8 @@ def eigenvalues(
             residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
         )
-    return Eigenvalues(
-        values=pairs.values.tolist(),
-        residuals=pairs.residuals.tolist(),
-        converged=pairs.converged.tolist(),
-        vectors=pairs.vectors,
-        names=space.names,
-        cost=workspace.cost,
-        settings=_settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes},
-    )
+    settings = _settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes}
+    return _recorded(pairs, space, workspace, settings)
 
 
 @verb(num_vectors=WHOLE, steps=WHOLE, matrix=MATRIX)
@@ -230,7 +225,76 @@ def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
 
 
 def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
-    sizes = {name: part.stop - part.start for name, part in space.slices.items()}
     shown = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
     settings = {key: workspace.settings()[key] for key in shown} | call_settings()
-    return settings | {"matrix": matrix, "sizes": sizes}
+    return settings | {"matrix": matrix, "sizes": _sizes(space)}
+
+
+def _sizes(space: ParameterSpace) -> dict[str, int]:
+    return {name: part.stop - part.start for name, part in space.slices.items()}
+
+
+def _recorded(
+    pairs: Eigenpairs, space: ParameterSpace, workspace: Workspace, settings: dict[str, Any]
+) -> Eigenvalues:
+    return Eigenvalues(
+        values=pairs.values.tolist(),
+        residuals=pairs.residuals.tolist(),
+        converged=pairs.converged.tolist(),
+        vectors=pairs.vectors,
+        names=space.names,
+        cost=workspace.cost,
+        settings=settings,
+    )
+
+
+@measuring("start")
+def preconditioned_eigenvalue(
+    setup: Setup,
+    model: nn.Module,
+    data: Iterable[Any],
+    scale: Mapping[str, Tensor],
+    shift: Mapping[str, float],
+    *,
+    start: Eigenvalues | None = None,
+    residual_rtol: float | None = None,
+    max_passes: int = 200,
+) -> Eigenvalues:
+    """The largest eigenvalue of S(H + D)S, H being the Hessian of the mean loss.
+
+    Args:
+        scale: the diagonal of S by parameter, in the parameters' shapes. Parameters that are not
+            in it are left out of the matrix.
+        shift: the diagonal of D, one number per parameter.
+        start: an earlier result; it is ignored if it is about other parameters.
+
+    Of all parameters, whatever the setup's layers. The vectors are those of S(H + D)S.
+
+    >>> net = nn.Linear(2, 1, bias=False).double()
+    >>> x, y = torch.diag(torch.tensor([1.0, 2.0])).double(), torch.zeros(2, 1).double()
+    >>> half = {"weight": torch.tensor([[1.0, 0.5]]).double()}   # H = diag(1, 4)
+    >>> found = preconditioned_eigenvalue(Setup("mse"), net, (x, y), half, {"weight": 1.0})
+    >>> round(found.values[0], 12)                               # of diag(1 + 1, (4 + 1)/4)
+    2.0
+    """
+    with setup.whole().opened(model, data) as workspace:
+        surface = workspace.surface
+        space = ParameterSpace(surface, [name for name in surface.parameters if name in scale])
+        check_room(space, 1, workspace.vector_memory)
+        workspace.start()
+        wide = torch.promote_types(space.dtype, torch.float32)
+        parts = [scale[name].detach().reshape(-1).to(space.device, wide) for name in space.names]
+        shifts = [torch.full_like(p, shift[n]) for n, p in zip(space.names, parts, strict=True)]
+        same = start is not None and start.names == space.names
+        (pairs,) = eigenpairs_of(
+            workspace.products,
+            [space],
+            operator="hessian",
+            seed=setup.seed,
+            max_products=max_passes,
+            residual_rtol=residual_rtol,
+            starts=[start.vectors if same and start is not None else None],
+            scalings=[Scaling(torch.cat(parts), torch.cat(shifts))],
+        )
+    settings = workspace.settings() | {"sizes": _sizes(space)}
+    return _recorded(pairs, space, workspace, settings)

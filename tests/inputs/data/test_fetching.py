@@ -15,7 +15,7 @@ import pytest
 
 from inputs.data.file_server import CONTENT, add
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.inputs.data import catalogue, checksums, download, fetch, load
+from spiritlevel.inputs.data import catalogue, download, fetch, load
 
 pytestmark = pytest.mark.usefixtures("pauses")  # no test waits
 
@@ -290,8 +290,8 @@ def test_unknown_names():
 def test_md5_is_understood(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"abc")
-    assert checksums.has_checksum(path, "md5:900150983cd24fb0d6963f7d28e17f72")
-    assert not checksums.has_checksum(path, "md5:900150983cd24fb0d6963f7d28e17f73")
+    assert download.has_checksum(path, "md5:900150983cd24fb0d6963f7d28e17f72")
+    assert not download.has_checksum(path, "md5:900150983cd24fb0d6963f7d28e17f73")
 
 
 def test_fetch_then_load(server, monkeypatch, tmp_path):

@@ -68,15 +68,6 @@ def rises(change: IntervalEstimate | Correlation) -> bool:
     return change.low > 0
 
 
-def group_table(title: str, groups: Groups, shown: Sequence[str]) -> Table:
-    """One row per group: its n, and means with intervals."""
-    rows: list[list[Cell]] = [
-        [name_of_group, len(group), *(mean(column(group, name)) for name in shown)]
-        for name_of_group, group in groups.items()
-    ]
-    return Table((title, "n", *shown), rows)
-
-
 def group_points(
     groups: Groups, x: str, y: str, x_label: str, y_label: str, *, fitted: bool = False
 ) -> Figure:

@@ -30,7 +30,7 @@ class WithInterval(Protocol):
 
     @property
     def value(self) -> float:
-        """The number."""
+        """The estimate."""
 
     @property
     def low(self) -> float:

@@ -93,7 +93,7 @@ def whole_catalogue(rows: Sequence[Row], settings: Sequence[str] = ()) -> Table:
 
 
 def finite_rows(rows: Sequence[Row], measure: str) -> list[Row]:
-    """Those with a number for the measure and for the gap."""
+    """The runs with a number for the measure and for the gap."""
     return [
         row
         for row in rows

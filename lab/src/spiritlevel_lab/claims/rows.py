@@ -53,7 +53,7 @@ def at_points(row: Row, name: str) -> list[float]:
 
 
 def missing_columns(experiment: Experiment, done: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Those that it looks at and no run has."""
+    """The columns that an experiment looks at and no run has."""
     return [c for c in experiment.columns if not any(c in row for row in done)]
 
 

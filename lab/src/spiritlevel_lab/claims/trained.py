@@ -53,7 +53,7 @@ class Limit:
 
 
 def everyone(row: Row) -> bool:
-    """Every network is asked."""
+    """The condition that asks every network."""
     del row
     return True
 

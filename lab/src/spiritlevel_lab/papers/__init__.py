@@ -10,8 +10,8 @@ from spiritlevel.inputs.models import register_model
 from ..claims.experiment import Experiment, Outcome
 from ..pages.study_sections import register_study_sections
 from ..population.registry import register_study
-from .paper_000 import tasks_dynamics, tasks_stopping, tasks_trace, tasks_transfer
-from .paper_001 import normalized_networks, tasks_noise_finetuning, tasks_points, tasks_scaling
+from .paper_000 import table_7, tasks_dynamics, tasks_trace, tasks_transfer
+from .paper_001 import normalized_networks, table_4, tasks_points, tasks_scaling
 from .paper_002 import tasks_class_separation
 from .paper_003 import tasks_networks
 from .paper_004 import tasks_equal_time, tasks_flatness_penalty
@@ -28,15 +28,15 @@ __all__ = [
     "record",
 ]
 TASKS = (  # modules whose import registers a task
+    table_4,
+    table_7,
     tasks_class_separation,
     tasks_dynamics,
     tasks_equal_time,
     tasks_flatness_penalty,
     tasks_networks,
-    tasks_noise_finetuning,
     tasks_points,
     tasks_scaling,
-    tasks_stopping,
     tasks_trace,
     tasks_transfer,
 )

@@ -10,22 +10,75 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.data.catalogue import CATALOGUE
 
-from ..claims.experiment import Experiment, Outcome
-from ..claims.judged import judged
-from ..claims.rows import experiment_rows, missing_columns
+from ..claims.experiment import Experiment, Outcome, Row, titled
+from ..claims.rows import converged, experiment_rows, missing_columns
 from ..claims.scale import library_study, verdict_in_words
+from ..claims.trained import NotAsked, Split, TrainedWhen
 from ..population.population import label
 from ..population.runs.outcomes import DIVERGED
 from ..population.settings.definition import Study
 from ..statistics.table import plain
 from . import registry
 
+TITLE = "With the networks that were left out"
 # What an analysis runs into where a group of runs, or a number of them, is not there.
 INCOMPLETE = (ArithmeticError, LookupError, TypeError, ValueError, SpiritlevelError)
 UNJUDGED = "cannot be judged by these runs"
 NOT_ENOUGH = "The runs that are there do not have all that the paper's claim is judged by."
 SettingKey = tuple[str, str]  # section and key of a study
 Rows = Sequence[Mapping[str, Any]]  # one per run, as `Population.rows` has them
+
+
+def judged(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
+    """What the runs say about the claim. Networks that are not trained are never judged.
+
+    If too few are trained, the numbers of all are shown and no part of the claim is judged.
+    """
+    trained = experiment.trained
+    if isinstance(trained, NotAsked):
+        return experiment.analyse(rows)
+    split = trained.split(rows)
+    if split.short:
+        return _unjudged(experiment.analyse(converged(rows)), trained, split)
+    outcome = experiment.analyse(split.judged)
+    if not split.left_out:
+        return outcome
+    return dataclasses.replace(
+        outcome,
+        left_out=f"{_count(split)} left out: trained means {trained} Trained are {split}.",
+        more=[
+            *outcome.more,
+            titled(
+                TITLE,
+                "The same numbers over all runs that did not diverge, trained or not. Shown, not "
+                "judged.",
+                experiment.analyse(converged(rows)).table,
+            ),
+        ],
+    )
+
+
+def _unjudged(outcome: Outcome, trained: TrainedWhen, split: Split) -> Outcome:
+    needs = f"{split.needed}{' in each group' if trained.by else ''}"
+    return dataclasses.replace(
+        outcome,
+        findings=[dataclasses.replace(each, result="not judged") for each in outcome.findings],
+        agrees="untrained",
+        conclusion=(
+            f"Too few of the networks are trained: {split}, where {needs} are needed. The claim is "
+            "about trained networks, so these runs can neither support nor refute it; the numbers "
+            "below are of all of them and are not judged."
+        ),
+        why="",
+        left_out=f"Trained means {trained}",
+    )
+
+
+def _count(split: Split) -> str:
+    number = len(split.left_out)
+    diverged = number - len(converged(split.left_out))
+    also = f", of which {diverged} diverged," if diverged else ""
+    return f"{number} run{'' if number == 1 else 's'}{also} {'is' if number == 1 else 'are'}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +96,7 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """The verdict in a word or two."""
         if self.outcome is None:
             return UNJUDGED
         word = verdict_in_words(self.outcome.agrees, self.study)
@@ -51,7 +104,7 @@ class Judgement:
 
     @property
     def title(self) -> str:
-        """What it is about, in a few words."""
+        """What the claim is about, in a few words."""
         return self.experiment.title
 
     @property
@@ -165,12 +218,12 @@ def _missing(unfinished: list[str], origin: Origin, error: Exception) -> list[st
 
 
 def _complete(rows: Rows) -> bool:
-    """Every run was finished, and its training did not diverge."""
+    """Whether every run was finished, and no training diverged."""
     return all(row["status"] == "done" and row["outcome"] != DIVERGED for row in rows)
 
 
 def _unfinished(study: Study, rows: Rows) -> list[str]:
-    """Of each setting, the values that no finished run has, in words."""
+    """The values of each setting that no finished run has, in words."""
     unfinished = []
     for axis in study.axes:
         every = dict.fromkeys(label(row[axis]) for row in rows)

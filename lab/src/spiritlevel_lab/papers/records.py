@@ -12,7 +12,7 @@ from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import write_atomically
-from spiritlevel.records.measurements import read_json
+from spiritlevel.records.reading import read_json
 
 from ..claims.rows import experiment_rows
 from ..population.population import Population
@@ -119,7 +119,7 @@ def record(store: Store, *, preset: str = "", note: str = "") -> Record:
 
 
 def _layers(population: Population, measures: Sequence[str]) -> dict[str, dict[str, float]]:
-    """MEASURE[LAYER], by run."""
+    """Values of single layers as columns named MEASURE[LAYER], by run."""
     values: dict[str, dict[str, float]] = {}
     for measure in measures:
         for run, by_layer in population.layers.get(measure, {}).items():

@@ -76,7 +76,7 @@ class StudyPart:
         return self.file.name
 
     def read_text(self, encoding: str | None = None) -> str:
-        """The first document."""
+        """The text of the study, which is the first document."""
         study, divider, _ = self.file.read_text(encoding).partition(DIVIDER)
         return study + "\n" if divider else study
 
@@ -91,7 +91,7 @@ class ClaimDocument:
 
     @property
     def name(self) -> str:
-        """Of the experiment."""
+        """The name of the experiment."""
         found = NAME.search(self.text)
         assert found is not None
         return found[1]

@@ -83,7 +83,7 @@ def _outcome_parts(experiment: Experiment, outcome: Outcome) -> list[Part]:
 
 
 def _figures(experiment: Experiment, figure: Figure | Panels | None) -> list[Figure]:
-    """As a browser draws them: panels one after another."""
+    """The figures as a browser draws them: panels one after another."""
     name = f"{_id(experiment)}-figure"
     if isinstance(figure, Panels):
         return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.results import Measurement, Report
@@ -78,6 +78,10 @@ class RunResult:
     machine: str  # JSON
     epoch_measurements: tuple[EpochMeasurementRow, ...] = ()
     error: str | None = None
+
+    def with_more(self, measurements: Iterable[MeasurementRow]) -> RunResult:
+        """The same run with further measurements, behind those that it has."""
+        return dataclasses.replace(self, measurements=(*self.measurements, *measurements))
 
 
 def describe(error: BaseException) -> str:

@@ -8,8 +8,7 @@ import pytest
 
 from pages.planted_stores import planted
 from spiritlevel_lab import Study
-from spiritlevel_lab.pages.report.study import page_of
-from spiritlevel_lab.pages.report.study_subject import subject
+from spiritlevel_lab.pages.report.study import page_of, subject
 from spiritlevel_lab.population import control, registry
 
 READS = {  # what makes a model or data of the settings

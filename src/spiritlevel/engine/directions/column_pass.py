@@ -52,7 +52,7 @@ def run_column_pass(
 
     def add(run: RecordedRun, samples: Tensor) -> None:
         bent.update(bends(run.outputs, by_id))
-        _Chunk(workspace, family, run, samples).add(tally)
+        _ColumnChunk(workspace, family, run, samples).add(tally)
 
     widest = max((family.count(name) for name in family.names), default=1)
     share = max(1, workspace.memory // (1 + COPIES * min(widest, 8)))
@@ -63,7 +63,7 @@ def run_column_pass(
     return dataclasses.replace(tally.reduce(surface.processes), bends=bent)
 
 
-class _Chunk:
+class _ColumnChunk:
     """One chunk of data, whose samples have numbers on which their signs depend."""
 
     def __init__(

@@ -38,7 +38,7 @@ class AbstractFamily(abc.ABC):
 
     @property
     def spans(self) -> dict[str, slice]:
-        """Where the directions of each parameter are among all."""
+        """Which of all directions belong to each parameter."""
         ends = itertools.accumulate((self.count(name) for name in self.names), initial=0)
         return dict(
             zip(self.names, itertools.starmap(slice, itertools.pairwise(ends)), strict=True)
@@ -62,11 +62,11 @@ class GivenChanges(AbstractFamily):
         self.names, self._counts, self.change = list(counts), counts, change
 
     def only(self, names: Sequence[str]) -> GivenChanges:
-        """Those of some of the parameters."""
+        """The changes of some of the parameters."""
         return GivenChanges({name: self._counts[name] for name in names}, self.change)
 
     def count(self, name: str) -> int:
-        """As many as were given."""
+        """How many changes of this parameter were given."""
         return self._counts[name]
 
     def slopes(self, use: LayerUse, layout: Layout, name: str) -> Slopes:
@@ -93,7 +93,7 @@ class NeuronDeletions(AbstractFamily):
         self.names, self.matrices = list(matrices), matrices
 
     def count(self, name: str) -> int:
-        """Neurons of all groups."""
+        """The number of neurons in all groups of the matrix."""
         matrix = self.matrices[name]
         return matrix.of(matrix.parameter.detach()).shape[0] * matrix.neurons
 

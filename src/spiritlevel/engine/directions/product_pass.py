@@ -47,14 +47,14 @@ def run_product_pass(workspace: Workspace, family: GivenChanges, *, num_probes: 
         ]
         if len(names) == 1:
             signs = [samples.new_ones(len(samples), 1, dtype=torch.float64)]
-        _Chunk(surface, family, run).add(signs, tally)
+        _GradientChunk(surface, family, run).add(signs, tally)
 
     with twice_differentiable():
         add_chunks(workspace, names, workspace.products.chunk, add)
     return tally.reduce(surface.processes)
 
 
-class _Chunk:
+class _GradientChunk:
     """One chunk of data, with the graph of its gradient."""
 
     def __init__(self, surface: Surface, family: GivenChanges, run: RecordedRun) -> None:

@@ -49,7 +49,7 @@ class FeatureSpread:
 
     @classmethod
     def of_rows(cls, rows: Tensor) -> FeatureSpread:
-        """From values of shape (positions, features)."""
+        """The spread of values of shape (positions, features)."""
         wide = rows.double()
         mean = wide.mean(dim=0) if len(rows) else wide.new_zeros(rows.shape[1])
         limits = torch.finfo(rows.dtype)

@@ -35,7 +35,7 @@ class ChunkRows:
         self.values: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {}
 
     def add_trace(self, name: str, values: Tensor, factor: Tensor) -> None:
-        """`values` and `factor` of shape (N, B)."""
+        """Add terms of the trace; `values` and `factor` have shape (N, B)."""
         self.values.setdefault(("trace", name), []).append((values, factor))
 
     def add_gradient(self, name: str, G: Tensor, factor: Tensor) -> None:
@@ -54,7 +54,7 @@ class ChunkRows:
             self.add_neurons(layer, _joined(terms), factor)
 
     def add_neurons(self, layer: str, terms: Tensor, factor: Tensor) -> None:
-        """`terms` of shape (N, B, neurons)."""
+        """Add terms of ρ; `terms` has shape (N, B, neurons)."""
         self.values.setdefault(("neurons", layer), []).append((terms, factor))
 
     def collect(self, device: torch.device) -> ChunkValues:
@@ -161,7 +161,7 @@ class OutputListener(AbstractListener):
 
 @dataclasses.dataclass
 class InputListener(AbstractListener):
-    """At a layer's input: computes ρ where G is not formed."""
+    """Listens at a layer's input: computes ρ where G is not formed."""
 
     layer_gradients: PatchGradients
 
@@ -172,5 +172,5 @@ class InputListener(AbstractListener):
 
 
 def at_least_float(x: Tensor) -> Tensor:
-    """At least float32: half precision is too coarse for sums."""
+    """The tensor in at least float32: half precision is too coarse for sums."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

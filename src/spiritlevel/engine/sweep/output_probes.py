@@ -55,12 +55,12 @@ class OutputProbes(AbstractDraws):
         return least_probes(self._parts()[0][1].effective_samples(self._factors))
 
     def estimate(self) -> Estimate:
-        """Of all passes together."""
+        """The estimate from all passes together."""
         parts = [(count or 1, rows.estimate(self._factors, count)) for count, rows in self._parts()]
         return pooled_estimate(parts)
 
     def next_stage(self, estimate: Estimate, enough: float) -> int:
-        """At least as many as make the error trusted."""
+        """How many probes to have next: at least as many as make the error trusted."""
         return max(super().next_stage(estimate, enough), self._least_for_all)
 
     def draw(self, count: int) -> None:
@@ -68,7 +68,7 @@ class OutputProbes(AbstractDraws):
         self._take_pass(range(self.count, self.count + count))
 
     def shortcut(self, outlook: Outlook) -> bool:
-        """All columns, where they cost no more than the probes ahead."""
+        """Take all columns, where they cost no more than the probes ahead."""
         if outlook.wanted < self._num_columns:
             return False
         self._take_pass(None)

@@ -22,7 +22,7 @@ class SampleNumbers:
     """The number of each sample in the data of all processes, however the data is divided."""
 
     def __init__(self, workspace: Workspace) -> None:
-        """All processes must create it together."""
+        """All processes must create it together, since they exchange their numbers of samples."""
         self.device = workspace.surface.device
         processes = workspace.surface.processes
         self.offset = 0

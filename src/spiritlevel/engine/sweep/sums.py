@@ -141,7 +141,7 @@ def pooled_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
 
 
 def mean_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
-    """As `pooled_estimate`, as if the variance were well known."""
+    """The mean of all parts, as `pooled_estimate` but as if the variance were well known."""
     return parts[0][1] if len(parts) == 1 else _mean(parts)
 
 

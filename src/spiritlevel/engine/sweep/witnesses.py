@@ -31,7 +31,7 @@ class Witnesses:
     """A few samples from all chunks of the data, each chunk with the same probability."""
 
     def __init__(self, sums: SweepSums) -> None:
-        """`sums` name the rows of the values."""
+        """`sums` has the names of the rows that values belong to."""
         self.kept: list[Witness] = []
         self._sums = sums
         self._random = random.Random(0)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError
-from ...math.normals import random_normals
+from ...math.signs import random_normals
 from ..memory import LEAST, VectorMemory, bytes_of_product
 from .chunk_products import Operator
 from .density import Quadrature, SpectralDensity
@@ -126,7 +126,7 @@ def _least(num: int) -> int:
 
 
 def _basis_bytes(space: ParameterSpace, num: int, basis: int) -> int:
-    """The basis, and the rest of a block behind it."""
+    """The bytes of a basis, and of the rest of a block behind it."""
     return (min(basis, space.size) + num) * space.size * vector_dtype(space).itemsize
 
 

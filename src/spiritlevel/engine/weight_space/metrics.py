@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...math.normals import random_normals
-from ...math.signs import random_signs
+from ...math.signs import random_normals, random_signs
 from ...model.layers import KappaWeight
 from ...model.surface import Surface
 from ..sweep.feature_scales import by_column

@@ -22,7 +22,7 @@ class ParameterSpace:
     """Some parameters as one flat vector, in the order of their names."""
 
     def __init__(self, surface: Surface, names: Sequence[str] | None = None) -> None:
-        """All measured parameters if no names are given."""
+        """`names` are those of the parameters; None takes all measured ones."""
         self.names = tuple(surface.parameters if names is None else names)
         self.shapes = [surface.parameters[name].shape for name in self.names]
         self.dtypes = [surface.parameters[name].dtype for name in self.names]

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from ...ground.errors import SpiritlevelError, brief
 from ...results import Progress
 from .catalogue import data_folder, find
-from .checksums import has_checksum
-from .download import download
+from .download import download, has_checksum
 
 
 def fetch(

@@ -1,13 +1,20 @@
-"""One word for any data: a name, a kind with a path, or a file."""
+"""One word for any data: a name, a kind with a path, or a file.
+
+Whole, or some samples of it in batches, with the attention mask where the data has one.
+"""
 
 from __future__ import annotations
 
 import os
+import zipfile
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...ground.errors import SpiritlevelError, brief, suggestion
+from ...ground.errors import SpiritlevelError, brief, require, suggestion
+from ...ground.files.names import as_path
+from ...ground.files.unpacking import check_unpacked
 from .arrays import read_npz
 from .catalogue import CATALOGUE, data_folder
 from .cifar import read_cifar
@@ -16,6 +23,8 @@ from .folder import read_folder
 from .idx import read_mnist
 
 SPLITS = ("train", "test", "all")
+Inputs = Tensor | dict[str, Tensor]  # a dict with the mask, where the data has one
+KEY = "attention_mask"
 
 
 def load(
@@ -92,4 +101,76 @@ def _unknown(name_or_path: str, kind: str) -> SpiritlevelError:
         f"(arrays x and y). Got {brief(name_or_path)}.{hint} "
         "Other data: numpy.savez('data.npz', x=inputs, y=targets), "
         "or pass your own loader to spiritlevel.measure from Python."
+    )
+
+
+def load_samples(
+    name: str, *, split: str = "train", samples: int | None = None, seed: int = 0
+) -> tuple[Inputs, Tensor, str]:
+    """Inputs, targets and a description; at most `samples` of them, drawn at random."""
+    x, y = load(name, split)
+    mask = None
+    if name.lower().endswith(".npz"):
+        mask = read_attention_mask(os.path.expanduser(name), split, x)
+    whole = f"samples of {name} ({split})" if name == "digits" else f"samples of {name}"
+    origin = f"{len(x)} {whole}"
+    if samples is not None and samples < len(x):
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(len(x), generator=generator)[:samples].sort().values
+        origin = f"{samples} of {len(x)} {whole}, drawn with seed {seed}"
+        x, y = x[chosen], y[chosen]
+        mask = None if mask is None else mask[chosen]
+    if mask is None:
+        return x, y, origin
+    return {"input_ids": x, "attention_mask": mask}, y, f"{origin}, with an attention mask"
+
+
+def in_batches(x: Inputs, y: Tensor, size: int) -> list[tuple[Any, Tensor]]:
+    """Pairs of inputs and targets, `size` samples at a time."""
+    targets = y.split(size)
+    if isinstance(x, Tensor):
+        return list(zip(x.split(size), targets, strict=True))
+    parts = [part.split(size) for part in x.values()]
+    inputs = (dict(zip(x, each, strict=True)) for each in zip(*parts, strict=True))
+    return list(zip(inputs, targets, strict=True))
+
+
+def read_attention_mask(path: str | os.PathLike[str], split: str, x: Tensor) -> Tensor | None:
+    """The mask that goes with the inputs `x` of `read_npz`, or None if the file has none.
+
+    It is named `attention_mask`, or `attention_mask_train` and `attention_mask_test` beside such
+    inputs.
+    """
+    numpy = require("numpy", what="Reading .npz files", extra="cli")
+    name = os.fspath(as_path(path, what="data file"))
+    with zipfile.ZipFile(name) as archive:
+        there = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        parts = ("train", "test") if split == "all" else (split,)
+        keys = [KEY] if KEY in there else [f"{KEY}_{part}" for part in parts]
+        found = [key for key in keys if key in there]
+        if not found:
+            return None
+        unpacked = sum(there[key].file_size for key in found)
+        advice = "Save it without compression: numpy.savez(path, ...)."
+        check_unpacked(name, unpacked, packed=os.path.getsize(name), advice=advice)
+        arrays = []
+        for key in found:
+            with archive.open(there[key]) as file:
+                try:
+                    arrays.append(numpy.lib.format.read_array(file, allow_pickle=False))
+                except ValueError as error:
+                    raise _refusal(name, f"what numpy cannot read: {error}") from error
+    if any(array.dtype.kind not in "biu" for array in arrays):
+        raise _refusal(name, f"dtype {arrays[0].dtype}")
+    mask = torch.cat([torch.from_numpy(array.astype(numpy.int64)) for array in arrays])
+    if mask.shape != x.shape or not bool(((mask == 0) | (mask == 1)).all()):
+        raise _refusal(name, f"shape {tuple(mask.shape)} for inputs of {tuple(x.shape)}")
+    return mask
+
+
+def _refusal(name: str, came: str) -> SpiritlevelError:
+    return SpiritlevelError(
+        f"The array {KEY} of {name!r} must hold 0 and 1 in the shape of the token ids x. Got "
+        f"{came}. Save what the tokenizer returned: numpy.savez(path, x=tokens['input_ids'], "
+        f"{KEY}=tokens['{KEY}'], y=labels)."
     )

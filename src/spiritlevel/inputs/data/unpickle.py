@@ -58,7 +58,7 @@ class _Dtype:
         self.code = code
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and the like: of no meaning for single bytes."""
+        """Ignore byte order and the like, which mean nothing for single bytes."""
 
 
 class _MakeDtype(_Inert):
@@ -67,7 +67,7 @@ class _MakeDtype(_Inert):
 
 
 class _ArrayType(_Inert):
-    """Named in every pickled array, and never called."""
+    """The class that every pickled array names; it is never called."""
 
 
 class _Reconstruct(_Inert):

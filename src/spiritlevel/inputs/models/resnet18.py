@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .heads import add_head, check_head
-from .sizes import check_sizes
+from .parts import add_head, check_head, check_sizes
 
 
 def resnet18(

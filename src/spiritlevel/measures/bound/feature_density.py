@@ -41,7 +41,7 @@ class Density:
 
 
 def head_density(workspace: Workspace) -> Density:
-    """With the bandwidth that was asked for."""
+    """The density of the features, with the bandwidth that was asked for."""
     if "head_density" not in workspace.cache:
         rows, asked = head_features(workspace), workspace.options.bandwidth
         bandwidth: float | None

@@ -2,8 +2,14 @@
 
 A few large eigenvalues decide the trace of a square, and the error of a probe with it: of a trained
 network a thousand probes may miss 5 %. So the dominant directions are taken out first where probes
-alone would take long (`deflation`): those that eigenvalues of the same call have found, or the
-space of the images of the first probes, as in Hutch++.
+alone would take long (`LanczosDeflation`): those that eigenvalues of the same call have found, or
+the space of the images of the first probes, as in Hutch++. With orthonormal rows Q and P = 1 − QᵀQ,
+the squares of H, block by block, are
+
+    Tr H² = 2‖HQᵀ‖² − ‖QHQᵀ‖² + Tr (PHP)²
+
+and only the last term takes probes: E‖PHPz‖². Any basis is allowed, and one of the dominant
+directions leaves little: they are in the images of random vectors, and in what Lanczos has built.
 
 The sampling error, from having only these samples: with H the mean of H_n over the samples, a small
 change dH changes Tr(H²) by 2⟨H, dH⟩. So it is twice the standard error of the mean of ⟨H, H_n⟩, and
@@ -16,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -35,13 +42,12 @@ from ...engine.refine import (
 )
 from ...engine.weight_space.eigenvalues import BASIS_BYTES
 from ...engine.weight_space.lanczos import Subspace
-from ...engine.weight_space.long_rows import squared_norms
+from ...engine.weight_space.long_rows import columns, inner, orthonormal, outside, squared_norms
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.probes import CLUSTERS, PILOT, ROUND_OFF, VECTOR_BYTES
 from ...engine.weight_space.products import Request
 from ...engine.workspace import Workspace
 from ...math.signs import random_signs
-from .deflation import Deflation, LanczosDeflation, sketched
 
 _STREAM = 1003  # of random signs: next to those of the other weight probes
 _FOLDING = 1004
@@ -65,7 +71,7 @@ class Square:
 def trace_squared(workspace: Workspace, subspace: Subspace | None = None) -> Square:
     """Over all measured parameters; `subspace` is that of the eigenvalues, if there is one."""
     asked = workspace.precision
-    probes = _Probes(workspace, None if subspace is None else LanczosDeflation(subspace))
+    probes = _SquareProbes(workspace, None if subspace is None else LanczosDeflation(subspace))
     estimate = refine(probes, asked)
     if estimate.unknown:
         missed = f"so few probes give no interval; max_passes={PILOT} would give one."
@@ -76,7 +82,7 @@ def trace_squared(workspace: Workspace, subspace: Subspace | None = None) -> Squ
     return Square(estimate, probes.text, "; ".join(filter(None, reasons)))
 
 
-class _Probes(AbstractDraws):
+class _SquareProbes(AbstractDraws):
     """Squares of every probe so far, and the data error that the first look gives."""
 
     def __init__(self, workspace: Workspace, deflation: LanczosDeflation | None) -> None:
@@ -164,7 +170,7 @@ class _Probes(AbstractDraws):
         return promised_count(enough, estimate)
 
     def reason_for_more(self, asked: Precision) -> str:
-        """From how many passes on it would go another way."""
+        """From how many passes on a sketch would be taken; empty if it would not pay."""
         if not self._sketch_pays(sufficient_count(self, asked) - self.count):
             return ""
         least = PILOT + min(PILOT, self.room) + AFTER_SKETCH
@@ -199,7 +205,7 @@ class _Probes(AbstractDraws):
             count -= part
 
     def _first(self, signs: Tensor) -> Tensor:
-        """Whole images: the data error needs them, and a sketch may."""
+        """The first probes, with whole images: the data error needs them, and a sketch may."""
         images = self._by_parts(Request("hessian", self.space, signs))
         if isinstance(self._known, LanczosDeflation):
             return self._known.squares_of_plain(signs, images)
@@ -219,7 +225,7 @@ class _Probes(AbstractDraws):
         return images
 
     def _by_parts(self, request: Request) -> Tensor:
-        """The products, noting how the parts of the data differ."""
+        """The products of a request, noting how the parts of the data differ."""
         processes = self.surface.processes
         sums = torch.zeros_like(request.vectors, dtype=torch.float64)
         total = torch.zeros((), dtype=torch.float64, device=sums.device)
@@ -260,3 +266,45 @@ class _Probes(AbstractDraws):
     def _signs(self) -> Tensor:
         zero = torch.zeros(1, device=self.space.device)
         return random_signs(self.seed, _FOLDING, zero, self.space.size, self.space.dtype)[0]
+
+
+class Deflation:
+    """A basis Q, and the part of Tr(H²) that it accounts for."""
+
+    def __init__(self, basis: Tensor, value: float) -> None:
+        """`value` is that part: 2‖HQᵀ‖² − ‖QHQᵀ‖²."""
+        self.basis, self.value = basis, value
+
+    def probes(self, signs: Tensor) -> Tensor:
+        """Pz, to be multiplied by H instead of z."""
+        return outside(signs, self.basis)
+
+    def squares(self, images: Tensor) -> Tensor:
+        """‖PHPz‖² for each row HPz of `images`."""
+        return squared_norms(outside(images, self.basis))
+
+
+class LanczosDeflation(Deflation):
+    """From a Lanczos run: HQᵀ = QᵀT + RᵀC, so that no further product is needed."""
+
+    def __init__(self, subspace: Subspace) -> None:
+        """`known` is read for as long as there are probes."""
+        C = subspace.coupling
+        super().__init__(subspace.basis, float(subspace.T.square().sum() + 2 * C.square().sum()))
+        self._beyond, self._coupling = subspace.beyond, C
+
+    def squares_of_plain(self, signs: Tensor, images: Tensor) -> Tensor:
+        """‖PHPz‖² from Hz itself: PHPz = PHz − RᵀCQz."""
+        along = inner(signs, self.basis) @ self._coupling.T.to(signs.device)
+        rest = outside(images, self.basis).double()
+        for part in columns(len(rest) + len(self._beyond), rest):
+            rest[:, part] -= along @ self._beyond[:, part].double()
+        return squared_norms(rest)
+
+
+def sketched(images: Tensor, multiply: Callable[[Tensor], Tensor]) -> Deflation:
+    """From H times random rows, which are overwritten, and as many products again."""
+    basis = orthonormal(images)
+    products = multiply(basis)
+    whole, inside = inner(products, products).trace(), inner(products, basis).square().sum()
+    return Deflation(basis, float(2 * whole - inside))

@@ -22,9 +22,9 @@ from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError
-from ...math.normals import random_normals
 from ...math.positions import Positions
 from ...math.sample_lanczos import LargestEigenvalues, largest_eigenvalues
+from ...math.signs import random_normals
 from ...model.autograd_graph import deepest, lacks_second_derivative
 from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable

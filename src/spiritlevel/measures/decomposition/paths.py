@@ -129,7 +129,7 @@ class Seen:
         uses: list[LayerUse],
         layouts: list[Layout],
     ) -> None:
-        """The sums of squared inputs are worked out once."""
+        """Work out the sums of squared inputs, once for all columns."""
         self.paths, self.outputs = paths, outputs
         loss = paths.surface.loss
         assert isinstance(loss, CrossEntropy)

@@ -13,7 +13,7 @@ from ...engine.weight_space.lanczos import Eigenpairs, eigenpairs
 from ...engine.workspace import Workspace
 from ...ground.errors import NotApplicable
 from ...math.head import head_trace_squared_pairs
-from ...math.normals import random_normals
+from ...math.signs import random_normals
 from ...records.measurements import Cost, Measurement
 from ..hessian_results import eigenvalue_measurement
 from ..registry import EVERY, Measured, measure

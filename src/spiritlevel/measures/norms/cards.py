@@ -125,7 +125,7 @@ def _initial_value(
     cost="nothing beyond the shared pass",
 )
 def weight(workspace: Workspace) -> Measured:
-    """For the parameters of each layer, and for all."""
+    """The length of each layer's part, and of the whole."""
     return _euclidean(workspace, "norms.weight", workspace.perturbed.weights)
 
 
@@ -145,7 +145,7 @@ def weight(workspace: Workspace) -> Measured:
     cost="nothing beyond the shared pass",
 )
 def distance(workspace: Workspace) -> Measured:
-    """For the parameters of each layer, and for all."""
+    """The length of each layer's part, and of the whole."""
     before = initial(workspace, "norms.distance")
     now = workspace.perturbed.weights
     moved = {name: value.double() - before[name] for name, value in now.items()}
@@ -168,7 +168,7 @@ def distance(workspace: Workspace) -> Measured:
     shared_work=ALONG,
 )
 def fisher_rao(workspace: Workspace) -> Measured:
-    """With the labels of the data."""
+    """The norm with the labels of the data."""
     return Measured(_radial_measurement(workspace, "norms.fisher_rao", radial(workspace), "labels"))
 
 
@@ -260,7 +260,7 @@ def margin(workspace: Workspace) -> Measured:
     requires=(class_targets,),
 )
 def margin_mean(workspace: Workspace) -> Measured:
-    """Over all targets that are not ignored."""
+    """The mean margin over all targets that are not ignored."""
     run = workspace.run(MARGINS)
     return Measured(
         Measurement(

@@ -85,7 +85,7 @@ noise_measure = functools.partial(
     counterpart="pac_bayes.magnitude",
 )
 def sigma(workspace: Workspace) -> Measured:
-    """The same noise vectors at every noise level."""
+    """1/σ², searched for with the same noise vectors at every noise level."""
     return _searched(workspace, "pac_bayes.sigma", relative=False)
 
 
@@ -127,7 +127,7 @@ def magnitude(workspace: Workspace) -> Measured:
     counterpart="pac_bayes.magnitude",
 )
 def bound(workspace: Workspace) -> Measured:
-    """Its error is that of 1/σ², by the slope there."""
+    """The bound, with the error that 1/σ² gives it, by the slope there."""
     squares = sum(float(w.double().square().sum()) for w in workspace.perturbed.weights.values())
 
     def term(flatness: Estimate) -> Estimate:
@@ -140,7 +140,7 @@ def bound(workspace: Workspace) -> Measured:
 
 
 def _search(workspace: Workspace, *, relative: bool) -> tuple[NoiseLimit, Cost]:
-    """Once for all measures that look for the same noise."""
+    """The noise level and its cost, searched for once for all measures that need it."""
     key = ("sigma_search", relative)
     if key not in workspace.cache:
         before = workspace.cost
@@ -190,7 +190,7 @@ def _how(workspace: Workspace, crossing: NoiseLimit) -> str:
 
 
 def _missed(workspace: Workspace, crossing: NoiseLimit, found: Estimate) -> str:
-    """What is missing, and what to do."""
+    """Why the noise level is not as precise as asked, and what to do about it."""
     options, asked = workspace.options, workspace.precision
     margin = found.half_width(asked.confidence)
     if not crossing.reached:

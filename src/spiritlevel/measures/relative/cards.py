@@ -43,7 +43,7 @@ WEIGHT_DECAY = Option(
 
 
 def weight_decay(workspace: Workspace, name: str) -> float:
-    """λ, which only the optimizer knows."""
+    """The weight decay λ of the training, which only the optimizer knows."""
     decay = workspace.options.weight_decay
     if decay is None:
         raise SpiritlevelError(

@@ -55,7 +55,7 @@ def _output_by_output(workspace: Workspace) -> Cost:
     further_cost=_output_by_output,
 )
 def jacobian(workspace: Workspace) -> Measured:
-    """With respect to all inputs."""
+    """The norm of the Jacobian with respect to all inputs."""
     return Measured(_root(workspace, "sensitivity.jacobian", input_jacobian(workspace), ALL, 1.0))
 
 
@@ -135,7 +135,7 @@ def _root(
     cost="a few forwards for the head; 2 forwards per draw for another layer",
 )
 def feature_robustness(workspace: Workspace) -> Measured:
-    """Of the head, or of the last layer that was chosen."""
+    """Robustness of the features of the head, or of the last layer that was chosen."""
     name = "sensitivity.feature_robustness"
     drawn, asked = robustness(workspace, name), workspace.precision
     estimate = drawn.estimate()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from ...engine.refine import missed
+from ...engine.refine import MeanOfDraws, missed, refine
+from ...engine.weight_space.perturbed import WeightNoise
+from ...engine.weight_space.probes import PILOT
 from ...engine.workspace import Workspace
 from ...records.measurements import Cost, Measurement, Status
 from ..options import count, length
 from ..registry import ALL_BUT_MIXING, Measured, measure
-from .average_case import PASSES_A_DRAW, average_rise
 from .worst_case import Ball, Worst
 
+PASSES_A_DRAW = 2  # the noise and its mirror image
 FORET = "Foret et al. 2021, Sharpness-Aware Minimization, Equation 1"
 KWON = "Kwon et al. 2021, ASAM, Definition 2, elementwise and with η = 0"
 ANDRIUSHCHENKO = "Andriushchenko et al. 2023, A Modern Look at Sharpness, Section 2"
@@ -40,6 +42,16 @@ ADAPTIVE_SIGMA = length(
     0.1,
     "standard deviation of adaptive noise, relative to the size of each weight",
 )
+
+
+def average_rise(workspace: Workspace, *, sigma: float, relative: bool) -> MeanOfDraws:
+    """Draw until the mean rise is as precise as asked."""
+    noise = WeightNoise(workspace.perturbed, workspace.draws, relative=relative)
+    draws = MeanOfDraws(
+        lambda numbers: noise.rises(sigma, numbers), pilot=PILOT, passes_a_draw=PASSES_A_DRAW
+    )
+    refine(draws, workspace.precision)
+    return draws
 
 
 def _climbing(workspace: Workspace) -> Cost:

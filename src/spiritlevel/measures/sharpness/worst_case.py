@@ -79,7 +79,7 @@ class Ball:
     # -- the climbs --------------------------------------------------------------------------
 
     def over_all_data(self) -> Worst:
-        """From a start along the gradient and from random ones."""
+        """The worst point found from a start along the gradient and from random ones."""
         restarts = self.workspace.options.restarts
         return self._worst(self.perturbed.loss_and_gradient, self.perturbed.unperturbed, restarts)
 

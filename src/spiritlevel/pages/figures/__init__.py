@@ -4,13 +4,11 @@ Every function draws into the axes it is given, or into a figure of its own, and
 Colours are those of Okabe and Ito, which colour-blind readers tell apart; shapes differ as well.
 """
 
-from .audits import audit_matrix
 from .changes import pruning, quantization
 from .labels import label_ends, label_points, spread
 from .landscapes import landscape
 from .learning_rates import learning_rate
-from .reports import against, layers, moves
-from .spectra import density
+from .reports import against, audit_matrix, density, layers, moves
 from .style import (
     COLOURS,
     COLUMN,

@@ -182,7 +182,7 @@ def _name_marks(surface: Landscape, ax: Axes) -> None:
 
 
 def _outline(texts: Sequence[Any]) -> None:
-    """White letters with a dark edge are read on every shade."""
+    """Draw texts white with a dark edge, which can be read on every shade."""
     from matplotlib.patheffects import withStroke
 
     for text in texts:
@@ -227,7 +227,7 @@ def _axis_text(surface: Landscape, index: int) -> str:
 
 
 def _finite(values: Sequence[float]) -> list[float]:
-    """NaN for what has no place on an axis: lines break there."""
+    """Values with NaN for what has no place on an axis: lines break there."""
     return [value if math.isfinite(value) else math.nan for value in values]
 
 

@@ -1,29 +1,41 @@
-"""Reports side by side: a measure against an outcome, layer by layer, along harmless moves."""
+"""Pictures of what was measured: reports side by side, moves of an audit, all eigenvalues."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...engine.weight_space.density import SpectralDensity
 from ...ground.errors import SpiritlevelError
 from ...results import Report
+from ...symmetries import CONFIDENCE_ONLY
+from ...verbs.audit import Audit, cell
 from .style import (
+    COLOURS,
+    COLUMN,
     FONT,
     GREY,
     LINES,
+    PAGE,
+    PRINT_FONT,
     log_if_positive,
     log_scale,
+    new_axes,
     new_figure,
     shown,
     style,
     tick_names,
     tidy,
+    title,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+UNDECIDED = "#DDDDDD"
+STRONGEST = 1000.0  # a factor beyond this is as dark as this
 
 
 def against(
@@ -115,3 +127,92 @@ def moves(
 
 def _value(report: Report, measure: str) -> float:
     return report[measure].value
+
+
+def audit_matrix(audit: Audit, *, ax: Axes | None = None) -> Axes:
+    """Measures down, moves across: = is unchanged, a number is the factor, ? is not decided.
+
+    The darker a cell, the further its number moved. Moves right of the line change the confidence
+    of the predictions, all others leave the function as it is. On the right, the verdict.
+    """
+    moves = [*audit.preserving, *(move for move in audit.moved if move in CONFIDENCE_ONLY)]
+    if not moves:
+        raise SpiritlevelError(
+            "The audit found no move of this network, so there is no matrix to draw. "
+            "`print(audit)` says which moves do not apply to it, and why."
+        )
+    measures = list(audit.original)
+    wide = max(COLUMN, min(PAGE, 3.0 + 0.5 * len(moves)))
+    ax = new_axes(ax, wide, 1.3 + 0.19 * len(measures))
+    shades = [[_shade(audit, measure, move) for move in moves] for measure in measures]
+    import matplotlib
+
+    colours = matplotlib.colormaps["Oranges"].with_extremes(bad=UNDECIDED, under="white")
+    ax.imshow(shades, cmap=colours, vmin=1e-9, vmax=1.25 * math.log10(STRONGEST), aspect="auto")
+    small: dict[str, Any] = {"fontsize": PRINT_FONT - 1, "va": "center"}
+    for i, measure in enumerate(measures):
+        for j, move in enumerate(moves):
+            ax.text(j, i, cell(audit, measure, move), ha="center", **small)
+        kind = audit.verdict(measure).kind
+        ax.text(len(moves) - 0.4, i, kind, color=GREY, clip_on=False, **small)
+    names = [f"{shown(measure)}  {audit.original[measure].value:.3g}" for measure in measures]
+    ax.set_yticks(range(len(measures)), names)
+    ax.set_xticks(range(len(moves)), [shown(move) for move in moves], rotation=40, ha="right")
+    ax.tick_params(labelsize=PRINT_FONT - 1, length=0)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    split = 0 < len(audit.preserving) < len(moves)
+    if split:
+        ax.axvline(len(audit.preserving) - 0.5, color="black", linewidth=1)
+    samples = audit.original.settings.get("num_samples")
+    title(
+        ax,
+        "numbers: factors of a move; =: unchanged; ?: not decided",
+        "right of the line: moves that change confidence alone" if split else "",
+        f"n = {samples} samples",
+    )
+    return ax
+
+
+def _shade(audit: Audit, measure: str, move: str) -> float:
+    """How far a number moved, in powers of ten; nan where the errors leave it open."""
+    outcome = audit.has_moved(measure, move)
+    if outcome is None:
+        return math.nan
+    factor = abs(audit.factor(measure, move))
+    if not outcome:
+        return 0.0
+    if factor == 0 or not math.isfinite(factor):
+        return math.log10(STRONGEST)
+    return min(abs(math.log10(factor)), math.log10(STRONGEST))
+
+
+def density(
+    result: SpectralDensity, eigenvalues: Sequence[float] = (), *, ax: Axes | None = None
+) -> Axes:
+    """The density of eigenvalues on a log scale, with single eigenvalues as ticks below it."""
+    if ax is None:
+        ax = new_figure(6.0, 3.4).subplots()
+    grid, height = (values.tolist() for values in result.curve(4000))
+    floor = 0.1 / result.size / max(grid[1] - grid[0], 1e-300) / len(grid)  # below one eigenvalue
+    shown = [max(h, floor) for h in height]
+    ax.fill_between(grid, floor, shown, color=COLOURS[0], alpha=0.25, linewidth=0)
+    ax.plot(grid, shown, color=COLOURS[0], linewidth=1.2)
+    ax.set_yscale("log")
+    ax.set_ylim(bottom=floor)
+    if eigenvalues:
+        ax.plot(
+            list(eigenvalues),
+            [0.02] * len(eigenvalues),
+            linestyle="none",
+            marker="|",
+            markersize=12,
+            color=COLOURS[1],
+            transform=ax.get_xaxis_transform(),
+            label="extreme eigenvalues",
+        )
+        ax.legend(frameon=False, fontsize=FONT)
+    ax.set_xlabel("eigenvalue", fontsize=FONT)
+    ax.set_ylabel("density", fontsize=FONT)
+    tidy(ax)
+    return ax

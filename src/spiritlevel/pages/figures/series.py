@@ -8,9 +8,12 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from ...math.kde import GaussianMixture, scott
 from ...records.content import Figure, Panels, Series
 from ..fitted_line import fitted_line
-from .contours import draw_contours
 from .style import FONT, log_scale, new_figure, save, style
 
 WHOLE, PANEL = (6.0, 3.6), (3.1, 2.5)  # inches, of a figure alone in its row and beside others
@@ -19,6 +22,9 @@ COLUMNS = 2  # of the legend
 MARGIN = 0.3  # inches at the ends of a side that a label leaves free
 LETTERS = 13  # of a label in an inch
 MANY = 50  # places of a curve, which needs no marks
+SHARES = (0.25, 0.5, 0.75, 0.95)  # of the highest density, where the contours lie
+GRID, BEYOND = 60, 0.35  # points of a density either way, and how far they go beyond the marks
+FEWEST = 4  # marks that have a density
 
 
 def svg(figure: Figure | Panels) -> bytes:
@@ -47,7 +53,7 @@ def _wrapped(label: str, inches: float) -> str:
 
 
 def _draw_figure(ax: Any, figure: Figure, *, title: str = "") -> None:
-    """In one pair of axes; a title stands above the legend."""
+    """Draw a figure into one pair of axes; a title stands above the legend."""
     for index, series in enumerate(figure.series):
         if figure.density:
             draw_contours(ax, series, index, log_x=figure.log_x, log_y=figure.log_y)
@@ -83,7 +89,7 @@ def _draw_figure(ax: Any, figure: Figure, *, title: str = "") -> None:
 
 
 def _legend_lines(figure: Figure) -> int:
-    """With the heading; none for a single line of marks."""
+    """How many lines the legend takes, with its heading; none for a single series."""
     if len(figure.series) < 2:
         return 0
     return bool(figure.names) + math.ceil(len(figure.series) / COLUMNS)
@@ -116,5 +122,51 @@ def _draw(ax: Any, series: Series, index: int, *, joined: bool) -> None:
 
 
 def _as_text(name: str) -> str:
-    """A name is text, not mathematics."""
+    """A name with its dollars escaped: it is text, not mathematics."""
     return name.replace("$", r"\$")
+
+
+def draw_contours(
+    ax: Any, series: Series, index: int, *, log_x: bool = False, log_y: bool = False
+) -> None:
+    """Contours of a Gaussian kernel density; nothing for few marks, or where they coincide."""
+    x, y = _scaled(series.x, log_x), _scaled(series.y, log_y)
+    if len(x) < FEWEST or min(float(x.std()), float(y.std())) == 0.0:
+        return
+    across, up = _places(x), _places(y)
+    heights = joint_density(x, y, across, up)
+    levels = [share * float(heights.max()) for share in SHARES]
+    shown = [
+        (10**places if log else places).tolist() for places, log in ((across, log_x), (up, log_y))
+    ]
+    ax.contour(
+        *shown,
+        heights.tolist(),
+        levels=levels,
+        colors=style(index)["color"],
+        linewidths=0.7,
+        alpha=0.6,
+    )
+
+
+def joint_density(x: Tensor, y: Tensor, across: Tensor, up: Tensor) -> Tensor:
+    """A kernel density of the points (x, y) on a grid, shape (len(up), len(across)).
+
+    Each coordinate counts in units of its standard deviation, with Scott's bandwidth.
+    """
+    spread = torch.stack([x.std(), y.std()])
+    points = torch.stack([x, y], dim=1) / spread
+    grid = torch.cartesian_prod(up, across).flip(1) / spread
+    mixture = GaussianMixture(points, scott(points))
+    return (mixture.log_density(grid).exp() / spread.prod()).reshape(len(up), len(across))
+
+
+def _scaled(values: Sequence[float], log: bool) -> Tensor:
+    """Values in float64; on a logarithmic axis their logarithms to base 10."""
+    return torch.tensor([math.log10(v) if log else v for v in values], dtype=torch.float64)
+
+
+def _places(values: Tensor) -> Tensor:
+    low, high = float(values.min()), float(values.max())
+    room = BEYOND * (high - low)
+    return torch.linspace(low - room, high + room, GRID, dtype=torch.float64)

@@ -129,7 +129,7 @@ def _shortened(name: object, longest: int) -> str:
 
 
 def tidy(ax: Axes, *, font: float = FONT) -> None:
-    """Two spines, a pale grid below the data, fonts of one size."""
+    """Leave two spines, a pale grid below the data and fonts of one size."""
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     ax.tick_params(labelsize=font - 1)

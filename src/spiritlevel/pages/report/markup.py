@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from ...ground.plain_text import visible
-from ...records.content import Cell, Coefficient, Column, Table, Text
+from ...records.content import Cell, Column, CorrelationCell, Table, Text
 
 FILTERED = 6  # rows from which on a filter helps
 TALL = 25  # rows from which on a table scrolls in its own box
@@ -125,7 +125,7 @@ def _is_numeric(part: Table, column: int) -> bool:
 
 
 def _is_number(value: Cell) -> bool:
-    return isinstance(value, int | float | Coefficient) and not isinstance(value, bool)
+    return isinstance(value, int | float | CorrelationCell) and not isinstance(value, bool)
 
 
 def _cell(value: Cell, column: Column, links: Links, *, is_number: bool, first: bool) -> str:
@@ -139,7 +139,7 @@ def _cell(value: Cell, column: Column, links: Links, *, is_number: bool, first: 
         is_whole = isinstance(value, int)
         shown = str(value).replace("-", "−") if is_whole else number(value, column.digits)
         return f'<{tag}{scope} class="number" data-value="{_exactly(value)}">{shown}</{tag}>'
-    if isinstance(value, Coefficient):
+    if isinstance(value, CorrelationCell):
         ends = f'data-low="{_exactly(value.low)}" data-high="{_exactly(value.high)}"'
         return (
             f'<{tag}{scope} class="number" data-value="{_exactly(value.value)}" {ends}>'

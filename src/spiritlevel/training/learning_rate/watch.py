@@ -16,8 +16,7 @@ from ...ground.need import need, or_none
 from ...measures.setup import Setup
 from ...model.distributed import unwrapped
 from ...records.measurements import Status
-from ...verbs.preconditioned import preconditioned_eigenvalue
-from ...verbs.spectra import Eigenvalues
+from ...verbs.spectra import Eigenvalues, preconditioned_eigenvalue
 from ..monitor.budget import Every
 from .critical_step import critical_step
 from .stability_edge import check_known, plain_optimizer, stability_edge
@@ -71,7 +70,7 @@ class LevelCrossing:
         return {"beyond": self.beyond}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue: what was warned about is not new."""
+        """Continue on the same side of the level, without a second warning."""
         self.beyond = bool(state["beyond"])
 
 
@@ -127,7 +126,7 @@ class RateWatch:
         self._before = {}
 
     def forget_vectors(self) -> None:
-        """The last values were of other samples."""
+        """Start without the last vector, which was of other samples."""
         self._vector, self._multiple = None, 1.0
 
     def warning(self, row: Mapping[str, Any]) -> str | None:

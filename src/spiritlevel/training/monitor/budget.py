@@ -85,7 +85,7 @@ class TimeBudget:
 
     @contextlib.contextmanager
     def spending(self, device: torch.device) -> Iterator[None]:
-        """The time spent in the block counts as measuring."""
+        """Count the time spent in the block as measuring."""
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # what training still has to do there does not count
         start = self.clock()

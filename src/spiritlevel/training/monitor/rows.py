@@ -170,7 +170,7 @@ class Scalars:
         self.writer = writer
 
     def start(self, after: int | None) -> None:
-        """Nothing to do: TensorBoard shows the newest value of a step."""
+        """Do nothing: TensorBoard shows the newest value of a step."""
 
     def write(self, row: Row) -> None:
         """Add every finite value as flatness/NAME."""
@@ -188,7 +188,7 @@ class Function:
         self.function = function
 
     def start(self, after: int | None) -> None:
-        """Nothing to do: the function keeps its rows itself."""
+        """Do nothing: the function keeps its rows itself."""
 
     def write(self, row: Row) -> None:
         """Call the function with a copy, so that it cannot change the monitor's rows."""
@@ -255,7 +255,7 @@ class Writer:
             self._failing = False
 
     def _warn(self, cause: str) -> None:
-        """Once, until writing works again."""
+        """Warn that rows are lost; once, until writing works again."""
         if not self._failing:
             target = getattr(self._sink, "path", None) or type(self._sink).__name__
             warnings.warn(

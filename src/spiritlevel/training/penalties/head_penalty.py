@@ -22,8 +22,7 @@ from ...model.layer_hooks import LayerUse
 from ...model.losses import AnyLoss, CrossEntropy, Loss, resolve, total_weight
 from .argument_checks import check_labels, check_trained
 from .differentiable_curvature import differentiable_curvature
-from .forward_recorder import ForwardRecorder
-from .penalized_layer import find_layer, take_layer_calls
+from .forward_recorder import ForwardRecorder, find_layer, take_layer_calls
 from .penalty import Penalty
 from .penalty_batch import PenaltyBatch
 from .softmax_head import softmax_head
@@ -104,7 +103,7 @@ class HeadPenalty(Penalty):
         )
 
     def around_forward(self) -> contextlib.AbstractContextManager[None]:
-        """The features are the input of the head."""
+        """Record the input of the head: these are the features."""
         return self._layer_recorder
 
     def _checked_head(

@@ -10,11 +10,16 @@ A layer that acts several times on a sample, at several positions or in several 
 of these uses in place of the product: ‖Σ_t b_t a_tᵀ‖², with b = ∂(s·z)/∂a. Where rows depend on
 several samples (experts, batch statistics) the sum is over the whole batch; the signs of different
 samples are independent, so that a probe is still unbiased.
+
+A layer may get its samples first, second behind time, repeated, or mixed with each other. The
+outputs tell: a derivative of the outputs in which sample n has the factor c_n has that factor in
+the rows of sample n and in no others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -27,12 +32,13 @@ from ...model.layers.layout import Layout
 from ...model.losses import AnyLoss, resolve, total_weight
 from .argument_checks import check_labels, check_probes, check_trained
 from .differentiable_curvature import differentiable_curvature
-from .forward_recorder import ForwardRecorder
-from .penalized_layer import check_uses, find_layer, take_layer_calls
+from .forward_recorder import ForwardRecorder, check_uses, find_layer, take_layer_calls
 from .penalty import Penalty
 from .penalty_batch import PenaltyBatch
 from .random_signs import draw_signs
-from .sample_rows import rows_by_sample, split_rows
+
+ROUND_OFF = 1e3  # in units of eps: two backward passes agree to that
+SMALL = 1e-2  # of the largest derivative: rows below it are judged as if they were that large
 
 
 def kappa_penalty(
@@ -112,7 +118,7 @@ class KappaPenalty(Penalty):
         )
 
     def around_forward(self) -> contextlib.AbstractContextManager[None]:
-        """κ needs the input of the layer."""
+        """Record the layer's input, which κ needs."""
         return self._layer_recorder
 
 
@@ -185,3 +191,55 @@ def _root(x: Tensor) -> Tensor:
     """√x for x ≥ 0, with gradient 0 and not infinity where x underflowed to 0."""
     positive = x > 0
     return torch.where(positive, x, 1.0).sqrt() * positive
+
+
+def rows_by_sample(inputs: Sequence[Tensor], outputs: Tensor) -> list[tuple[Tensor, Layout | None]]:
+    """The inputs of shape (…, d) that the outputs depend on, each with its layout.
+
+    The layout is None where rows depend on several samples. The first dimension of the outputs
+    holds the samples.
+    """
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
+    marks = torch.randn(len(outputs), generator=generator, dtype=torch.float64).to(outputs)
+    marked_noise = noise * marks.view(-1, *[1] * (outputs.dim() - 1))
+    plain, marked = (
+        torch.autograd.grad(outputs, list(inputs), v, retain_graph=True, allow_unused=True)
+        for v in (noise, marked_noise)
+    )
+    return [
+        (a, _layout(of_noise, of_marked, marks))
+        for a, of_noise, of_marked in zip(inputs, plain, marked, strict=True)
+        if of_noise is not None and a.numel()
+    ]
+
+
+def split_rows(x: Tensor, layout: Layout) -> Tensor:
+    """X of shape (…, d) as (N, rows of a sample, d)."""
+    if math.prod(x.shape[:-1]) == layout.num_samples:
+        x = x.reshape(-1, x.shape[-1])
+    return layout.split(x).reshape(layout.num_samples, -1, x.shape[-1])
+
+
+def _layout(plain: Tensor, marked: Tensor, marks: Tensor) -> Layout | None:
+    for layout in _candidates(plain.shape, len(marks)):
+        rows, expected = split_rows(plain, layout), split_rows(marked, layout)
+        error = (expected - marks[:, None, None] * rows).abs()
+        sizes = rows.abs().amax(dim=2, keepdim=True)
+        tolerance = min(ROUND_OFF * torch.finfo(plain.dtype).eps, 0.05) * float(marks.abs().max())
+        if bool((error <= tolerance * (sizes + SMALL * sizes.amax())).all()):
+            return layout
+    return None
+
+
+def _candidates(shape: torch.Size, num_samples: int) -> Iterator[Layout]:
+    """Every place that the samples may have: a dimension, or all rows together."""
+    leading = shape[:-1]
+    if math.prod(leading) == num_samples:  # one row each, whatever the shape
+        yield Layout(0, True, num_samples)
+        return
+    for dim, size in enumerate(leading):
+        if size and size % num_samples == 0:
+            yield Layout(dim, True, num_samples)
+            if size > num_samples:
+                yield Layout(dim, False, num_samples)

@@ -244,7 +244,7 @@ class StepSchedule:
     """
 
     def __init__(self, every: int) -> None:
-        """`every=1` is due at each step."""
+        """A penalty with `every=1` is due at each step."""
         self.every = check_count("every", every, "every=8 applies the penalty on one step in 8.")
         self.steps = 0
 

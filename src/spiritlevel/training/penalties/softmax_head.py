@@ -157,7 +157,7 @@ def _without_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-class _Head(torch.autograd.Function):
+class _SoftmaxHead(torch.autograd.Function):
     """The measure, with its gradients written out."""
 
     @staticmethod
@@ -203,7 +203,7 @@ def softmax_head(
         parts = logits.to(wide), features.to(wide), weight.to(wide)
         with _without_autocast(device):
             return softmax_head(kind, *parts, mass, scale)
-    value: Tensor = _Head.apply(  # type: ignore[no-untyped-call]
+    value: Tensor = _SoftmaxHead.apply(  # type: ignore[no-untyped-call]
         kind, logits, features, weight, mass, scale
     )
     return value

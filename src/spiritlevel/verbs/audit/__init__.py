@@ -8,12 +8,12 @@ moved copy is held against the original on all of the data before anything is co
 
 from .moving import audit as audit
 from .record import ANSWERS as ANSWERS
+from .record import NEARLY as NEARLY
 from .record import VALUE as VALUE
+from .record import WORDS as WORDS
+from .record import Answer as Answer
 from .record import Audit as Audit
+from .record import Kind as Kind
+from .record import Verdict as Verdict
 from .record import answers as answers
 from .record import cell as cell
-from .verdict import NEARLY as NEARLY
-from .verdict import WORDS as WORDS
-from .verdict import Answer as Answer
-from .verdict import Kind as Kind
-from .verdict import Verdict as Verdict

@@ -12,10 +12,10 @@ from .comparison import Comparison as Comparison
 from .measuring import compare as compare
 from .measuring import matched_comparison as matched_comparison
 from .measuring import measure_for_comparison as measure_for_comparison
-from .pairwise import AlsoDiffering as AlsoDiffering
-from .pairwise import Disagreement as Disagreement
-from .pairwise import Explained as Explained
-from .pairwise import Pair as Pair
-from .pairwise import PairFindings as PairFindings
+from .ranking import AlsoDiffering as AlsoDiffering
+from .ranking import Disagreement as Disagreement
+from .ranking import Explained as Explained
+from .ranking import Pair as Pair
+from .ranking import PairFindings as PairFindings
 from .ranking import Place as Place
 from .ranking import counterparts as counterparts

@@ -17,9 +17,21 @@ from ...records.reading import Misread, Saved, to_plain
 from .. import measuring as api
 from . import sentences
 from .answer import Ranking, scale_free
-from .digits import apart
-from .pairwise import AlsoDiffering, Disagreement, Explained, Pair, PairFindings
-from .ranking import Place, counterparts, directions, flatness_sign, flatter_by, larger, places
+from .ranking import (
+    AlsoDiffering,
+    Disagreement,
+    Explained,
+    Pair,
+    PairFindings,
+    Place,
+    counterparts,
+    directions,
+    flatness_sign,
+    flatter_by,
+    larger,
+    places,
+)
+from .sentences import apart
 
 
 @dataclasses.dataclass(eq=False, repr=False)

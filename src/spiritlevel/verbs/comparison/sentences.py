@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...measures.confounders import MEASURED_ALONG
-from .digits import apart
-from .pairwise import Disagreement, Pair, PairFindings
+from .ranking import Disagreement, Pair, PairFindings
 
 RANK = "# is the rank, 1 the flattest; in brackets the ranks that the errors leave open."
 NO_RANKS = "None of these measures flatness, so there are no ranks."
 NO_DISAGREEMENT = "No two measures order any two networks in opposite ways beyond errors."
 Opposed = dict[tuple[str, str], tuple[set[str], set[str]]]
+FEWEST, MOST = 3, 7  # digits of numbers side by side
+ROUND_OFF = 1e-6  # relative: a smaller difference is none
 
 
 def ranking(
@@ -118,3 +120,21 @@ def unchecked(reasons: Mapping[str, str]) -> list[str]:
 def listing(names: Iterable[str]) -> str:
     """The names in alphabetical order, with commas."""
     return ", ".join(sorted(names))
+
+
+def apart(values: Sequence[float], *, fewest: int = FEWEST) -> list[str]:
+    """The values as text; two that differ look different, if seven digits can show it.
+
+    >>> apart([13.04, 13.01])
+    ['13.04', '13.01']
+    >>> apart([0.2, 0.4]), apart([1.0, 1.0 + 1e-8])
+    (['0.2', '0.4'], ['1', '1'])
+    """
+    ordered = sorted(values)
+    size = max(map(abs, ordered), default=0.0)
+    distinct = 1 + sum(b - a > ROUND_OFF * size for a, b in itertools.pairwise(ordered))
+    for digits in range(fewest, MOST + 1):
+        shown = [f"{value:.{digits}g}" for value in values]
+        if len(set(shown)) >= distinct:
+            break
+    return shown

@@ -4,23 +4,140 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from ...engine.weight_space.chunk_products import Operator
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.products import Request
 from ...engine.workspace import Workspace
-from ...ground.errors import SpiritlevelError, require
+from ...ground.errors import SpiritlevelError, brief, require, suggestion
+from ...ground.need import is_number, need, number, one_of, whole
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import measuring, verb
+from ...model.arguments import ArgumentCheck, is_text
+from ...model.losses import CrossEntropy
+from ...model.surface import Surface
 from ...records.measurements import Cost
-from .kinds import KIND, Kind, check_kind, matrix_of
-from .solving import Multiply, Solution, check_solve, conjugate_gradients
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+Kind = Literal["hessian", "ggn", "fisher"]
+KIND = ArgumentCheck(is_text, "'hessian', 'ggn' or 'fisher'")
+# Negative log-likelihoods of a distribution in its natural parameters, up to a factor: for these
+# the Fisher information of the model's own predictions is the Gauss–Newton matrix.
+LIKELIHOODS = ("mse", "bce")
+Multiply = Callable[[Tensor], Tensor]  # a block of columns by the matrix
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a matrix that is not known."""
+    known = get_args(Kind)
+    hint = suggestion(kind, known).lstrip()
+    need("kind", kind, one_of(known), f"one of {', '.join(known)}", hint)
+
+
+def matrix_of(kind: Kind, surface: Surface) -> Operator:
+    """The matrix that products are taken with; a Fisher matrix must be defined for the loss."""
+    if kind != "fisher":
+        return kind
+    loss = surface.loss
+    if not isinstance(loss, CrossEntropy) and loss.name not in LIKELIHOODS:
+        raise SpiritlevelError(
+            "The 'kind' argument 'fisher' needs a loss that is a log-likelihood: cross-entropy, "
+            f"mse or bce. Got the loss {loss.name!r}, for which the model predicts no "
+            "distribution. Use kind='ggn'."
+        )
+    return "ggn"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solution:
+    """What `CurvatureOperator.solve` found; `residuals` are ‖(A + λ1)x − v‖ / ‖v‖, by column."""
+
+    vectors: Tensor
+    residuals: list[float]
+    converged: list[bool]
+    passes: int  # products of the whole block, each one pass over the data
+    text: str  # what to do where it did not converge
+    kind: str = ""
+
+
+def check_solve(damping: Any, rtol: Any, max_passes: Any) -> None:
+    """Refuse what cannot be solved for."""
+    for name, value in {"damping": damping, "rtol": rtol}.items():
+        typical = "Typical: damping=1e-3, rtol=1e-5."
+        need(name, value, is_number, "a number", typical, of="solve")
+    finite = "at least 0 and finite, since it is added to the diagonal"
+    typical = "Typical: 1e-3 of the largest eigenvalue."
+    need("damping", damping, number(least=0), finite, typical, of="solve")
+    if not 0.0 < rtol < 1.0:
+        raise SpiritlevelError(
+            f"The 'rtol' argument of solve must lie between 0 and 1. Got {brief(rtol)}. Typical: "
+            "1e-5."
+        )
+    count = "a whole number of at least 1"
+    need("max_passes", max_passes, whole(least=1), count, "Typical: 200.", of="solve")
+
+
+def conjugate_gradients(
+    multiply: Multiply, block: Tensor, damping: float, *, rtol: float, max_products: int
+) -> Solution:
+    """(A + damping · 1)⁻¹ of every column, with sums in float64.
+
+    >>> diagonal = torch.tensor([1.0, 2.0, 3.0]).double()[:, None]
+    >>> found = conjugate_gradients(
+    ...     lambda v: diagonal * v, torch.ones(3, 1).double(), 1.0, rtol=1e-12, max_products=9
+    ... )
+    >>> [round(value, 9) for value in found.vectors[:, 0].tolist()], found.passes
+    ([0.5, 0.333333333, 0.25], 4)
+    """
+    v = block.double()
+    sizes = v.norm(dim=0)
+    x, residual = torch.zeros_like(v), v.clone()
+    direction, squares = residual.clone(), residual.square().sum(dim=0)
+    open_, negative, passes = sizes > 0, torch.zeros_like(sizes, dtype=torch.bool), 0
+    while bool(open_.any()) and passes < max_products:
+        image = multiply(direction.to(block.dtype)).double() + damping * direction
+        passes += 1
+        bend = (direction * image).sum(dim=0)
+        negative |= open_ & (bend <= 0.0)
+        open_ = open_ & ~negative
+        step = torch.where(open_, squares / bend, 0.0)
+        x += step * direction
+        residual -= step * image
+        before, squares = squares, residual.square().sum(dim=0)
+        open_ = open_ & (squares.sqrt() > rtol * sizes)
+        direction = residual + torch.where(before > 0, squares / before, 0.0) * direction
+    true = v - multiply(x.to(block.dtype)).double() - damping * x
+    relative = torch.where(sizes > 0, true.norm(dim=0) / sizes, 0.0)
+    # what the recursion says and what a product says part where rounding takes over
+    converged = (relative <= 2 * rtol) & ~negative
+    return Solution(
+        vectors=x.to(block.dtype),
+        residuals=relative.tolist(),
+        converged=converged.tolist(),
+        passes=passes + 1,
+        text=_text(converged, negative, damping, rtol),
+    )
+
+
+def _text(converged: Tensor, negative: Tensor, damping: float, rtol: float) -> str:
+    if bool(converged.all()):
+        return ""
+    if bool(negative.any()):
+        return (
+            f"The matrix plus {damping:g} on its diagonal is not positive definite, so conjugate "
+            "gradients stop. Raise 'damping' above minus the smallest eigenvalue (see "
+            "spiritlevel.eigenvalues with which='smallest'), or use kind='ggn'."
+        )
+    return (
+        f"The residual is above {rtol:g}. Raise 'max_passes' or 'damping'; in float32 a residual "
+        "below about 1e-5 may be out of reach: use model.double()."
+    )
 
 
 @dataclasses.dataclass(eq=False)

@@ -16,7 +16,7 @@ from ...model.arguments import ArgumentCheck
 from ...records.content import Part, Text
 from ...records.measurements import Cost
 from ...records.notebooks import Described
-from .kinds import KIND, Kind, check_kind, matrix_of
+from .curvature_operator import KIND, Kind, check_kind, matrix_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

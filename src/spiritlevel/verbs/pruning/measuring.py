@@ -18,7 +18,7 @@ from ...measures.verb import verb
 from ...model.arguments import ArgumentCheck, is_flag, is_text
 from ...model.layers.embedding import EmbeddingRule
 from ...model.weight_matrices import WeightMatrix
-from ..changes.weight_changes import WeightChanges
+from ..changes import WeightChanges
 from .records import Pruning
 from .selection import Rule, check_rule, check_share
 
@@ -93,7 +93,7 @@ def pruning(
 
 
 def _reason_against(matrix: WeightMatrix) -> str | None:
-    """Rows of a table are no neurons."""
+    """Why a matrix has no neurons to delete: it is the table of an embedding."""
     is_table = isinstance(matrix.rule, EmbeddingRule)
     return "its inputs are tokens, not neurons" if is_table else None
 

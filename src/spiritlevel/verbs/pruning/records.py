@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...engine.directions.tally import ProbeGroups
 from ...records.measurements import Cost
 from ...records.reading import UNSAVED, Misread, read_as, read_fields, read_settings, to_plain
-from ..changes.record import AbstractChanges, AbstractChoice, WeightTable, choice_text
+from ..changes import AbstractChanges, AbstractChoice, WeightTable, choice_text
 from .selection import Rule, Units, check_rule, check_share
 
 _NUMBERS = ("first", "second", "stderr", "data_stderr", "magnitude", "fisher")  # one for each unit
@@ -35,7 +35,7 @@ class Deletion(AbstractChoice):
     measured_error: float | None = None  # the share of wrong predictions
 
     def text(self) -> str:
-        """One line about it."""
+        """The deletion in one line: its size, and what is predicted and measured."""
         count = sum(map(len, self.units.values()))
         return choice_text(
             f"{count} units, {self.share:.1%} of the weights, by {self.by}",

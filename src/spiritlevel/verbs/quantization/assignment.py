@@ -33,7 +33,7 @@ class SizeBudget:
 
 
 def size_budget(mean_bits: float | None, num_bytes: float | None) -> SizeBudget:
-    """The one of the two that is given."""
+    """The budget by the one of the two limits that is given."""
     given = {"mean_bits": mean_bits, "bytes": num_bytes}
     known = [SizeBudget(name, limit) for name, limit in given.items() if limit is not None]
     if len(known) != 1:

@@ -21,7 +21,7 @@ from ...measures.verb import verb
 from ...model.arguments import CHECKED_LATER, ArgumentCheck, is_flag, is_text
 from ...model.layers.patches import TransposedLinearRule
 from ...model.weight_matrices import WeightMatrix
-from ..changes.weight_changes import WeightChanges
+from ..changes import WeightChanges
 from .assignment import size_budget
 from .records import Quantization, Width
 from .rounding import Ranges, Rounding, Scheme, check_bits

@@ -14,7 +14,7 @@ from ...ground.errors import SpiritlevelError, suggestion
 from ...ground.need import need, one_of
 from ...records.measurements import Cost
 from ...records.reading import UNSAVED, Misread, Plain, read_as, read_settings
-from ..changes.record import AbstractChanges, AbstractChoice, WeightTable, choice_text
+from ..changes import AbstractChanges, AbstractChoice, WeightTable, choice_text
 from .assignment import Assignment, size_budget
 from .rounding import Rounding
 
@@ -56,7 +56,7 @@ class Plan(AbstractChoice):
     measured_error: float | None = None  # the share of wrong predictions of the rounded network
 
     def text(self) -> str:
-        """One line about it."""
+        """The plan in one line: its size, and what is predicted and measured."""
         return choice_text(
             f"{self.mean_bits:.2f} bits per weight, {self.bytes:,} bytes",
             ("predicted rise of the loss", self.rise, self.data_stderr),

@@ -11,8 +11,9 @@ from spiritlevel.results import Progress
 
 from ...population import population_statistics
 from ...population.population import Population, label
+from ...population.registry import SECTIONS, registered_task
 from ...population.runs.outcomes import DIVERGED
-from ...population.settings.definition import Study
+from ...population.settings.definition import Study, place
 from ...population.settings.networks import axes_of
 from ...population.storage.store import Store
 from ...statistics import MeasureStatistics, StudyStatistics
@@ -20,8 +21,9 @@ from ...statistics.correlations import FINDINGS
 from ...statistics.text import JUDGED, percent
 from ..study_sections import leading_sections
 from . import study_correlations, study_figures, study_pairs, study_tables, study_training
-from .study_subject import subject
-from .study_words import chance, coefficient, machines, title
+from .study_words import chance, coefficient, machines, named, title
+
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Study)}
 
 
 def page_of(
@@ -214,3 +216,27 @@ def _cards(population: Population) -> Section | None:
     catalogue = set(names())
     with_cards = [name for name in population.measures if name in catalogue]
     return Section("cards", "The measures", [Cards(with_cards)]) if with_cards else None
+
+
+def subject(study: Study) -> dict[str, str]:
+    """Model and data by section; without those that no run looks at.
+
+    >>> subject(Study("mine")), subject(Study("drawn", task="tasks_class_separation"))
+    ({'model': 'mlp', 'data': 'digits'}, {})
+    """
+    tasks = {run.task.name if run.task else "" for run in study.runs()}
+    used = {section for task in tasks for section in _used(study, task)}
+    return {name: named(getattr(study, name)) for name in SECTIONS if name in used}
+
+
+def _used(study: Study, task: str) -> tuple[str, ...]:
+    """What runs with this task look at; "" is training and measuring, which need both."""
+    if not task:
+        return SECTIONS
+    registered = registered_task(task)
+    if registered is not None:
+        return registered.uses
+    # Somebody's own task, which may not be on this machine: what its study says itself.
+    varied = {place(key)[0] for key in study.grid}
+    varied |= {place(key)[0] for changes in study.variants.values() for key in changes}
+    return tuple(n for n in SECTIONS if n in varied or getattr(study, n) != DEFAULTS[n])

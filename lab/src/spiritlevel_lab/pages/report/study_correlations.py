@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from spiritlevel.records.content import Cell, Coefficient, Column, Part, Section, Table, Text
+from spiritlevel.records.content import Cell, Column, CorrelationCell, Part, Section, Table, Text
 
 from ...statistics import Correlation, MeasureStatistics, StudyStatistics
 from ...statistics.levels import Within
 from ...statistics.text import JUDGED, percent
-from .study_numbers import number
-from .study_words import interval, title
+from .study_words import interval, number, title
 
 SIGNS = "; within settings its sign differs"
 KINDS = {"spearman": "Spearman ρ", "pearson": "Pearson r", "kendall": "Kendall τ"}
@@ -31,7 +30,7 @@ def correlations(statistics: StudyStatistics, target: str) -> Section | None:
 
 
 def _strength(row: MeasureStatistics) -> float:
-    """The size of Spearman's ρ; what has none comes last."""
+    """A key for sorting: the size of Spearman's ρ; what has none comes last."""
     return -1.0 if math.isnan(row.spearman.value) else abs(row.spearman.value)
 
 
@@ -142,12 +141,12 @@ def _of_measure(row: MeasureStatistics) -> Iterator[list[Cell]]:
 
 
 def _short(p: float | None) -> float | None:
-    """Two digits, which is more than is known of a p."""
+    """A p-value with two digits, which is more than is known of it."""
     return None if p is None else number(float(f"{p:.2g}"))
 
 
 def _coefficient(found: Correlation | Within) -> Cell:
-    """None where it is not defined."""
+    """The cell of a coefficient; None where it is not defined."""
     if math.isnan(found.value):
         return None
-    return Coefficient(found.value, found.low, found.high)
+    return CorrelationCell(found.value, found.low, found.high)

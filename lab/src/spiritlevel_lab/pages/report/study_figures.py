@@ -12,8 +12,7 @@ from spiritlevel.records.content import Cell, Chart, Column, Section, Table
 
 from ...population.population import Population
 from ...statistics import Correlation, spearman
-from .study_numbers import finite, number, quartiles
-from .study_words import interval, upright
+from .study_words import finite, interval, number, quartiles, upright
 
 
 def heatmap(population: Population) -> Section | None:
@@ -166,6 +165,6 @@ def _by_layer(population: Population, measure: str) -> dict[str, list[float]]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """So that layer2 comes before layer10."""
+    """A key for sorting, by which layer2 comes before layer10."""
     parts = re.findall(r"\d+|\D+", name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -13,8 +13,17 @@ from ...population.outcome_names import TARGETS
 from ...population.population import Population, label
 from ...statistics import Correlation, Regression, StudyStatistics, regression
 from ...statistics.text import percent
-from .study_numbers import finite, number, quartiles, setting
-from .study_words import chance, coefficient, interval, short, title
+from .study_words import (
+    chance,
+    coefficient,
+    finite,
+    interval,
+    number,
+    quartiles,
+    setting,
+    short,
+    title,
+)
 
 MOST_CELLS = 6000  # of the table below the picture; beyond, each measure is summed up in a row
 MOST_COLOURS = 16  # settings that can be told apart by colour and shape

@@ -7,7 +7,7 @@ from spiritlevel.records.content import Cell, Column, Section, Table
 from ...population.outcome_names import TARGETS
 from ...population.population import Population
 from ...statistics import StudyStatistics
-from .study_numbers import number, setting
+from .study_words import number, setting
 
 TRAINED = (  # of runs that train
     Column("ended by", "Why training ended: epochs, a loss or an accuracy reached, diverged"),

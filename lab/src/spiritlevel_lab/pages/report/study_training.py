@@ -9,7 +9,7 @@ from typing import Any
 from spiritlevel.records.content import Cell, Chart, Column, Section, Table
 
 from ...population.population import Population, Row, numbers_of
-from .study_numbers import quartiles
+from .study_words import quartiles
 
 MOST_EPOCHS = 100  # drawn; a curve of a thousand looks the same
 LISTED_EPOCHS = 6  # in the table below the picture

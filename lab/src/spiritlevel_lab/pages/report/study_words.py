@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spiritlevel.measures import get, names
 from spiritlevel.pages.report.for_browsers import LINE
-from spiritlevel.records.content import Coefficient
+from spiritlevel.records.content import Cell, CorrelationCell
 
 from ...population.outcome_names import TARGETS
+from ...population.population import label
 from ...statistics import Correlation
 
 SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off than the p
 
 
 def interval(correlation: Correlation) -> str | None:
-    """Both ends in brackets; None where there is no interval."""
-    return Coefficient(correlation.value, correlation.low, correlation.high).interval or None
+    """Both ends of the interval in brackets; None where there is none."""
+    return CorrelationCell(correlation.value, correlation.low, correlation.high).interval or None
 
 
 def coefficient(correlation: Correlation) -> str:
@@ -62,7 +63,7 @@ def title(name: str) -> str:
 
 
 def upright(name: str) -> list[str]:
-    """The same in lines that fit along an upright axis."""
+    """The title of a measure or outcome, in lines that fit along an upright axis."""
     return textwrap.wrap(title(name), LINE)
 
 
@@ -82,3 +83,41 @@ def named(given: str | Mapping[str, Any]) -> str:
         return given
     options = ", ".join(f"{key} {value}" for key, value in given.items() if key != "name")
     return f"{given.get('name')} ({options})" if options else str(given.get("name"))
+
+
+def setting(value: Any) -> Cell:
+    """A setting's value for a table, where a number sorts as one."""
+    return value if isinstance(value, int | float) else label(value)
+
+
+def number(value: Any) -> float | None:
+    """Six digits, which is more than a picture or table can show; None unless finite.
+
+    >>> number(1.23456789), number(float("nan")), number(None)
+    (1.23457, None, None)
+    """
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.6g}")
+
+
+def finite(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """The column's numbers, without those that are missing or not finite."""
+    values = (row.get(name) for row in rows)
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def quartiles(values: Sequence[float]) -> list[float | None]:
+    """Smallest, quarter, median, three quarters, largest; linear between neighbours.
+
+    >>> quartiles([1.0, 2.0, 3.0, 4.0])
+    [1.0, 1.75, 2.5, 3.25, 4.0]
+    """
+    ordered = sorted(values)
+    cuts = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        place = share * (len(ordered) - 1)
+        below = math.floor(place)
+        above = min(below + 1, len(ordered) - 1)
+        cuts.append(number(ordered[below] + (place - below) * (ordered[above] - ordered[below])))
+    return cuts

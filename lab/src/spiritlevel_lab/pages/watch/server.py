@@ -1,13 +1,15 @@
 """The local server behind the page: this machine only, fixed addresses, nothing by path.
 
-A page of another site can make the reader's browser ask this server, so a request must name it by
-its own address in `Host`: a name that was pointed here for the purpose (DNS rebinding) is refused.
-No answer may be read or framed by another site.
+Beside the state it hands out the page, its scripts and styles. A page of another site can make the
+reader's browser ask this server, so a request must name it by its own address in `Host`: a name
+that was pointed here for the purpose (DNS rebinding) is refused. No answer may be read or framed by
+another site.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import socketserver
@@ -15,14 +17,19 @@ import sys
 import urllib.parse
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError
+from spiritlevel.pages.report import scripts
+from spiritlevel.pages.report.page import LOGO
 
-from .page import Content, contents
 from .reading import cause
 from .sources import Watched
 
+HTML, CSS, JAVASCRIPT = "text/html", "text/css", "text/javascript"
+OF_THE_REPORT = ("page.css", "early.js", "page.js")  # colours, tables, pictures: one look for both
+OWN = ("watch.css", "watch.js", "dom.js", "study.js", "monitor.js")
 LOOPBACK = "127.0.0.1"
 FIRST_PORT, PORTS = 8765, 20  # tried one after the other where none is asked for
 STATE = "/state.json"
@@ -36,6 +43,38 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """An answer's body and its kind."""
+
+    kind: str
+    body: bytes
+
+
+def contents() -> dict[str, Content]:
+    """Everything the server hands out, by address. No address is ever looked up on the disk."""
+    page = _own("watch.html").replace("<!-- logo -->", LOGO)
+    contents_by_address = {
+        "/": _content(HTML, page),
+        "/plotly.js": _content(JAVASCRIPT, scripts.plotly()),
+    }
+    texts = {name: scripts.asset(name) for name in OF_THE_REPORT}
+    texts |= {name: _own(name) for name in OWN}
+    for name, text in texts.items():
+        contents_by_address[f"/assets/{name}"] = _content(
+            CSS if name.endswith(".css") else JAVASCRIPT, text
+        )
+    return contents_by_address
+
+
+def _own(name: str) -> str:
+    return (resources.files(__package__) / "assets" / name).read_text("utf-8")
+
+
+def _content(kind: str, text: str) -> Content:
+    return Content(f"{kind}; charset=utf-8", text.encode())
 
 
 class Server(ThreadingHTTPServer):
@@ -167,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
         self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     def version_string(self) -> str:
-        """Only our name: nobody needs to know which Python this is."""
+        """The name alone: nobody needs to know which Python this is."""
         return "spiritlevel"
 
     def log_message(self, format: str, *args: Any) -> None:

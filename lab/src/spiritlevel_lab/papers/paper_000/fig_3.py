@@ -16,7 +16,7 @@ from ...claims.rows import column
 from ...claims.settings import levels_of, over_settings
 from ...statistics import spearman
 from .flatness_panels import FLATNESS, flatness_density, marks
-from .optimizers_and_rates import HEAD, by_optimizer_and_rate
+from .table_3 import HEAD, by_optimizer_and_rate
 
 BOUND = "bound.generalization"
 LOOSE = 10.0  # times the gap, from which on a bound says nothing about it

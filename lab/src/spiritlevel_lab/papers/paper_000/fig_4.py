@@ -15,7 +15,7 @@ from ...claims.population import GAP, finite_rows
 from ...claims.rows import column
 from ...statistics import spearman
 from .flatness_panels import FLATNESS
-from .optimizers_and_rates import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
+from .table_3 import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
 
 ERROR_GAP = "error_gap"
 ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share
@@ -106,7 +106,7 @@ def _optimizers_compared(groups: ByRate) -> list[Finding]:
 
 
 def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Runs that differ in nothing else."""
+    """Pairs of runs, one of each group, that differ in nothing else."""
     partners = {tuple(map(row.get, ALIKE)): row for row in first}
     keys = [(tuple(map(row.get, ALIKE)), row) for row in second]
     return [(partners[key], row) for key, row in keys if key in partners]

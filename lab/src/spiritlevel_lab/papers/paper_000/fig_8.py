@@ -16,7 +16,7 @@ from ...claims.population import GAP
 from ...claims.rows import column
 from ..recipes.recipe import Recipe
 from .flatness_panels import drawn, flatness_density, marks
-from .optimizers_and_rates import ADAMW, HEAD, SGD
+from .table_3 import ADAMW, HEAD, SGD
 
 VGG = "VGG-16"
 

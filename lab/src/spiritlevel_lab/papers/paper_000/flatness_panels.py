@@ -12,7 +12,7 @@ from spiritlevel.records.content import Figure, Series
 
 from ...claims.experiment import Row
 from ...claims.rows import column
-from .optimizers_and_rates import HEAD
+from .table_3 import HEAD
 
 FLATNESS = "relative flatness of the head"
 PLACES, MARGIN = 80, 0.6  # of a density: points, and decades beyond the outermost networks

@@ -25,14 +25,33 @@ from ...claims.population import (
     whole_catalogue,
 )
 from ...claims.rows import column, grouped
+from ...claims.scale import library_study
 from ...claims.settings import levels_of, levels_tables, over_settings, partial_over_settings
 from ...statistics import Correlation, Regression, regression, spearman
-from .optimizers_and_rates import HEAD, ByRate, by_optimizer_and_rate
 
+STUDY, HEAD = "000-table-3", "head.kappa"
+SGD, ADAMW = "SGD", "AdamW"
+OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # by how the names of the variants begin
+ByRate = dict[tuple[str, float], list[Row]]  # optimizer and learning rate
 ERROR_GAP, ACCURACY = "error_gap", "train_accuracy"
 FITTED = 0.99  # training accuracy from which on a network has little left to learn
 OTHERS = ("head.trace", "curvature.trace", "relative.kappa", "norms.weight")
 PEARSON, SPEARMAN = "Pearson correlation", "Spearman correlation"
+
+
+def by_optimizer_and_rate(rows: Sequence[Row]) -> ByRate:
+    """Runs by optimizer and rate; the study says which rate the name of a variant stands for."""
+    presets = library_study(STUDY).presets
+    scales = [library_study(STUDY, preset) for preset in ("", *presets)]
+    rates = {name: variant["lr"] for scale in scales for name, variant in scale.variants.items()}
+    groups: ByRate = {}
+    for prefix, optimizer in OPTIMIZERS.items():
+        runs = [
+            row for row in rows if row["variant"] in rates and row["variant"].startswith(prefix)
+        ]
+        for row in sorted(runs, key=lambda row: rates[row["variant"]]):
+            groups.setdefault((optimizer, rates[row["variant"]]), []).append(row)
+    return groups
 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:

@@ -16,9 +16,9 @@ from ...population.runs.measuring import complete, measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
 from ...population.runs.running import evaluate, train
+from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
 from ...statistics import spearman
-from ..task_numbers import with_numbers
 
 KAPPA = "head.kappa"
 SHARES = (0, 5, 10, 25, 50, 75, 100)  # of the epochs, in %
@@ -33,7 +33,7 @@ FIRST, MIRRORED = "task.flatness/first", "task.flatness_against_accuracy"
 
 @task("tasks_000_dynamics", arguments=NoArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
-    """Train and measure as every study does, and keep NAME/SHARE of what was seen on the way."""
+    """As a study trains and measures, and what it saw on the way as NAME/SHARE of the epochs."""
     read_task(settings, NoArguments)
     check_followed(settings)
     run = NetworkRun.start(settings, device)
@@ -42,7 +42,8 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     result = complete(run)
     if run.history.outcome == DIVERGED:
         return result
-    return with_numbers(result, settings, along_the_way(start, run.history), device)
+    more = task_result(settings, along_the_way(start, run.history), device=device)
+    return result.with_more(more.measurements)
 
 
 def check_followed(settings: RunSettings) -> None:

@@ -15,9 +15,9 @@ from ...population.runs.networks import NetworkRun, head_path
 from ...population.runs.outcomes import DIVERGED
 from ...population.runs.run_data import load_data
 from ...population.runs.running import train
+from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
 from ...population.settings.sections import DataSettings
-from ..task_numbers import with_numbers
 from .tasks_dynamics import SHARES, before_training, check_followed, moment_at, moments
 
 LOW, HIGH, FROZEN = STRATEGIES = ("low", "high", "frozen")
@@ -56,7 +56,8 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         rate: float = getattr(arguments, strategy)
         result, adapted = _adapted(pretrained, strategy_settings(settings, strategy, rate), device)
         values |= {name.format(strategy): value for name, value in adapted.items()}
-    return with_numbers(result, settings, values, device)
+    more = task_result(settings, values, device=device)
+    return result.with_more(more.measurements)
 
 
 def strategy_settings(settings: RunSettings, strategy: str, lr: float) -> RunSettings:

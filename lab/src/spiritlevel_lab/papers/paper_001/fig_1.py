@@ -148,7 +148,7 @@ def _lines(network: str, group: Sequence[Row]) -> list[Series]:
 
 
 def _as_the_paper(rows: Sequence[Row]) -> list[IntervalEstimate]:
-    """In the order of the paper's values."""
+    """The numbers of the paper's network, in the order of the paper's values."""
     own = [row for row in rows if row[NETWORK] == PAPERS_NETWORK]
     names = (f"{TRAIN}/{PLAIN}", f"{TEST}/{PLAIN}", f"{LARGEST}/{PLAIN}", f"{LARGEST}/{ALL}")
     return [*(mean(column(own, name)) for name in names), mean(_growth(own))]

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from spiritlevel.inputs.models import build
-from spiritlevel.training.norm_control.control import MeanVarianceNorm
+from spiritlevel.training.norm_control import MeanVarianceNorm
 
 
 def vgg_small(channels: int = 3, *, classes: int = 10, width: int = 64) -> nn.Sequential:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +27,9 @@ from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...population.runs.run_data import RunData
 from ...population.runs.running import evaluate
-from ...population.runs.tasks import number_row
+from ...population.runs.tasks import network_result, number_row
 from ...population.runs.training_snapshots import current
 from ...population.settings.run import RunSettings
-from ..task_numbers import network_result
 
 STEP, TRAIN, TEST = "task.step", "task.train_accuracy", "task.test_accuracy"
 SIGNAL = "task.signal_norm"
@@ -58,9 +58,9 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     return network_result(
         run,
         _numbers(history, steps),
+        map(_at_its_point, history.measurements),
         device=device,
         epochs=[dataclasses.replace(history.epochs[-1], epoch=settings.training.epochs)],
-        measured=[_at_its_point(row) for row in history.measurements],
     )
 
 
@@ -123,7 +123,7 @@ def _numbers(history: History, steps: Sequence[int]) -> dict[str, float]:
 
 
 def _at_its_point(row: EpochMeasurementRow) -> MeasurementRow:
-    """As a number of the whole run, NAME/POINT."""
+    """A number at a point as one of the whole run, named NAME/POINT."""
     fields = vars(row) | {"measure": f"{row.measure}/{row.epoch}"}
     return MeasurementRow(**{key: value for key, value in fields.items() if key != "epoch"})
 
@@ -161,3 +161,11 @@ def as_tokens(images: Tensor, levels: int) -> Tensor:
             f"{images.dtype} of shape {tuple(images.shape)}. Set levels to 0 for token ids."
         )
     return (images.flatten(1).clamp(0, 1) * levels).round().long() + 1
+
+
+def steps_at(rows: Sequence[Any], points: int) -> list[float]:
+    """After how many steps the points lay; nan for those that no run came to."""
+    return [
+        next((row[key] for row in rows if row.get(key) is not None), math.nan)
+        for key in (f"{STEP}/{point}" for point in range(1, points + 1))
+    ]

@@ -16,8 +16,8 @@ from ...population.run_results import MeasurementRow, RunResult
 from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.running import evaluate, train
+from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
-from ..task_numbers import network_result
 
 PLAIN, ALL, PAIR = "plain", "all", "pair"
 TRAIN, TEST = "task.train_accuracy", "task.test_accuracy"
@@ -49,7 +49,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         ]
         accuracies[f"{TRAIN}/{name}"] = evaluate(variant, data.x, data.y)[1]
         accuracies[f"{TEST}/{name}"] = evaluate(variant, data.test_x, data.test_y)[1]
-    return network_result(run, accuracies, device=device, measured=rows)
+    return network_result(run, accuracies, rows, device=device)
 
 
 def variants(model: nn.Module, factor: float) -> dict[str, nn.Module]:

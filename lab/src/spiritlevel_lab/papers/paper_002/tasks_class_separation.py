@@ -98,7 +98,7 @@ def _measure_options(settings: RunSettings) -> dict[str, Any]:
 
 
 def _targets(classes: Tensor, loss: str) -> Tensor:
-    """±1 for the squared loss, shares for the logistic one."""
+    """Classes as targets: ±1 for the squared loss, 0 and 1 for the logistic one."""
     return 2.0 * classes.double() - 1.0 if loss == "mse" else classes.double()
 
 

@@ -19,9 +19,9 @@ from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
 from ...population.runs.run_data import derived_generator
 from ...population.runs.running import train
+from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
 from ...population.storage.store import Store
-from ..task_numbers import network_result
 from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
 
 CHANGE = "task.output_change"
@@ -69,7 +69,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
             )
             changes[f"{CHANGE}/{kind}"] = output_change(run.model, other, run.data.x[:CHECKED])
             rows += _measured(dataclasses.replace(run, model=other), f"/{kind}")
-    return network_result(run, changes, device=device, measured=rows)
+    return network_result(run, changes, rows, device=device)
 
 
 def _kinds(words: str) -> list[str]:

@@ -16,8 +16,8 @@ from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...population.runs.running import evaluate
+from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
-from ..task_numbers import network_result
 from .tasks_flatness_penalty import clock
 
 SECONDS, EPOCHS = "task.training_seconds", "task.epochs"
@@ -50,14 +50,16 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     train = evaluate(run.model, data.x, data.y)
     row = EpochRow(math.ceil(epochs), *train, *evaluate(run.model, data.test_x, data.test_y))
     is_finite = math.isfinite(row.train_loss)
-    return network_result(
+    result = network_result(
         run,
         {SECONDS: seconds, EPOCHS: epochs},
         device=device,
         outcome=ALL_EPOCHS if is_finite else DIVERGED,
         epochs=[row],
-        measured=measure_network(run, settings.measures) if is_finite else (),
     )
+    if not is_finite:
+        return result
+    return result.with_more(measure_network(run, settings.measures))
 
 
 def _train(run: NetworkRun, most: float) -> tuple[float, float]:

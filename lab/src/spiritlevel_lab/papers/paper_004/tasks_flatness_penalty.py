@@ -22,9 +22,9 @@ from ...population.runs.outcomes import ALL_EPOCHS
 from ...population.runs.run_data import derived_generator
 from ...population.runs.running import evaluate
 from ...population.runs.steps import rate_factor
+from ...population.runs.tasks import network_result
 from ...population.runs.training_snapshots import current
 from ...population.settings.run import RunSettings
-from ..task_numbers import network_result
 
 FLATNESS, LAST = "task.average_flatness", "task.last_flatness"
 BEST, SECONDS = "task.best_accuracy", "task.training_seconds"
@@ -32,7 +32,7 @@ BEST, SECONDS = "task.best_accuracy", "task.training_seconds"
 
 @dataclasses.dataclass(frozen=True)
 class PenaltyArguments:
-    """Of the penalty, and the norm at which gradients are clipped."""
+    """Arguments of the penalty, and the norm at which gradients are clipped."""
 
     weight: float = 0.0
     clip: float = 1.0
@@ -125,7 +125,7 @@ def _train(run: NetworkRun, arguments: PenaltyArguments) -> tuple[list[float], f
 
 
 def clock(on: Tensor) -> float:
-    """Seconds; a GPU works on by itself, so it is waited for."""
+    """The time in seconds; a GPU works on by itself, so it is waited for."""
     if on.is_cuda:
         torch.cuda.synchronize(on.device)
     return time.perf_counter()

@@ -44,11 +44,11 @@ from ...claims.findings import (
     with_added,
 )
 from ...claims.numbers import mean
+from ...claims.population import CONFOUNDERS, FEW, GAP, why
 from ...claims.rows import column
 from ...statistics import Correlation
 from .figures import figure
 from .held_fixed import ConfoundedTrend
-from .reasons import reasons
 from .runs import GroupedRuns, Spec, with_derived
 from .sentences import filled
 from .statistics import Number, computed
@@ -155,14 +155,14 @@ class Recipe:
         return [every(spec["all"], findings)] if "all" in spec else findings
 
     def _in_paper(self, group: Any) -> Any:
-        """The name of the group there."""
+        """What the paper calls a group."""
         return self.groups_spec.get("in_paper", {}).get(group, group)
 
     def _paper_value(self, name: str) -> float:
         return self.experiment.paper_values[name]
 
     def _agreement(self, findings: Sequence[Finding]) -> Agreement:
-        """By all parts; without any, the code that adds them decides."""
+        """The verdict by all parts; without any, the code that adds them decides."""
         rule = self.spec.get("verdict")
         first = bool(findings) and findings[0].result == "held"
         if rule == "first enough" and first:
@@ -217,3 +217,22 @@ class Recipe:
 def outcome(experiment: Experiment, rows: Sequence[Row], **extra: Any) -> Outcome:
     """What the runs say by the experiment's recipe, which may name `extra` numbers and texts."""
     return Recipe(experiment, rows).outcome(**extra)
+
+
+def reasons(spec: Spec, runs: GroupedRuns, fields: Mapping[str, Any]) -> list[str]:
+    """As the section `reasons` says; nothing for so few networks that a correlation says nothing.
+
+    It has a `measure` and its `name` in sentences, and perhaps another column for the `gap`, a
+    sentence that comes `first`, or `each: true`, for a text on every group.
+    """
+    measure, name, gap = spec["measure"], spec["name"], spec.get("gap", GAP)
+    said = []
+    for group, rows in runs.groups.items() if spec.get("each") else [(None, runs.rows)]:
+        if len(rows) < FEW:
+            continue
+        if "first" in spec:
+            said.append(filled(spec["first"], fields))
+        if all(any(row.get(each) is not None for row in rows) for each in CONFOUNDERS):
+            text = why([{**row, GAP: row[gap]} for row in rows], measure, name)
+            said.append(text if group is None else f"{group}: {text}")
+    return said

@@ -81,7 +81,7 @@ def _of_stage(rows: Sequence[Row], stage: str) -> list[Row]:
 
 
 def _step(rows: Sequence[Row]) -> float:
-    """That of any run that came so far; nan where none did."""
+    """The step of any run that came so far; nan where none did."""
     return next((step for step in column(rows, STEP) if step is not None), math.nan)
 
 

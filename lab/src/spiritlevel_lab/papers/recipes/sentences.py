@@ -32,7 +32,7 @@ def trend(number: Any) -> str:
 
 
 def counted_trend(number: Any) -> str:
-    """The same with the number of runs."""
+    """What `trend` says, with the number of runs."""
     return f"{trend(number)[:-1]}, n = {number.n})"
 
 

@@ -57,7 +57,7 @@ def _count(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
 
 
 def _spread(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
-    """Over runs; one run has none."""
+    """The standard deviation over runs; nan for a single one."""
     found = column(rows, spec["spread"])
     values = [value for value in found if value is not None and math.isfinite(value)]
     spread = statistics.stdev(values) if len(values) > 1 else math.nan
@@ -125,7 +125,7 @@ def _logarithms(values: Sequence[float | None]) -> list[float | None]:
 
 
 def _range(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
-    """Of single runs: means of groups would hide the worst of them."""
+    """The extremes of single runs: means of groups would hide the worst of them."""
     values = [value for value in column(rows, spec["range"]) if value is not None]
     return f"{plain(min(values), 3)} and {plain(max(values), 3)}"
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.checkpoints import load_checkpoint
-from spiritlevel.inputs.data.samples import in_batches, load_samples
+from spiritlevel.inputs.data.loading import in_batches, load_samples
 from spiritlevel.inputs.models.registry import build
 from spiritlevel.measures.setup import Setup
 from spiritlevel.model.batches import map_tensors

@@ -18,7 +18,7 @@ from spiritlevel.ground.errors import SpiritlevelError, brief
 from spiritlevel.ground.files.names import check_name
 from spiritlevel.inputs.checkpoints import load_weights
 from spiritlevel.inputs.models import build
-from spiritlevel.training.norm_control.control import NORMS, constrain_weights_, replace_norms
+from spiritlevel.training.norm_control import NORMS, constrain_weights_, replace_norms
 
 from ..interventions import bias_shift, mask_feature_maps
 from ..run_results import History

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spiritlevel.ground.errors import NotFinite, brief
-from spiritlevel.training.norm_control.control import WeightConstraint
+from spiritlevel.training.norm_control import WeightConstraint
 from spiritlevel.training.penalties.penalty import Penalty
 from spiritlevel.training.penalties.registry import build_penalty
 from spiritlevel.training.sam.optimizers import build_perturbed

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from spiritlevel.ground.errors import SpiritlevelError
+from spiritlevel.inputs.checkpoints import checkpoint_bytes
 from spiritlevel.results import Measurement, Report, Status
 
 from ..registry import find_task
-from ..run_results import MeasurementRow, RunResult, row_of, rows_of
+from ..run_results import EpochRow, MeasurementRow, RunResult, row_of, rows_of
 from ..settings.run import RunSettings
 from .machine import machine
+from .networks import NetworkRun
 from .outcomes import TASK_DONE
 
 OF_THE_RUN = ("outcome", "num_train", "num_test", "attempt", "seconds", "machine", "error")
@@ -94,6 +96,38 @@ def task_result(
         machine=machine(device, settings.training.threads),
         **fields,
     )
+
+
+def network_result(
+    run: NetworkRun,
+    values: Mapping[str, float | Measurement],
+    rows: Iterable[MeasurementRow] = (),
+    *,
+    device: str | torch.device,
+    outcome: str | None = None,
+    epochs: Iterable[EpochRow] | None = None,
+) -> RunResult:
+    """A run that trained a network and ended with these values; the store keeps the network.
+
+    Args:
+        run: the network and its data.
+        values: as `task_result` takes them.
+        rows: further measurements.
+        device: on which it ran.
+        outcome: how it ended, if not as the run's history says.
+        epochs: what was seen of training, if not all that the run's history has.
+    """
+    result = task_result(
+        run.settings,
+        values,
+        device=device,
+        outcome=run.history.outcome if outcome is None else outcome,
+        epochs=tuple(run.history.epochs if epochs is None else epochs),
+        checkpoint=checkpoint_bytes(run.model),
+        num_train=len(run.data.x),
+        num_test=len(run.data.test_x),
+    )
+    return result.with_more(rows)
 
 
 def number_row(name: str, value: float | Measurement) -> MeasurementRow:

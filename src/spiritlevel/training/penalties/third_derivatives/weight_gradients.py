@@ -77,13 +77,13 @@ class _Linear(Function):
         if ctx.needs_input_grad[1]:
             rows, signals = x.reshape(-1, x.shape[-1]), signal.reshape(-1, signal.shape[-1])
             skip = may_skip(ctx, weight)
-            for_weight = _WeightGradient.apply(rows, signals, skip)  # type: ignore[no-untyped-call]
+            for_weight = _LinearWeightGradient.apply(rows, signals, skip)  # type: ignore[no-untyped-call]
         if ctx.needs_input_grad[2]:
             for_bias = signal.reshape(-1, signal.shape[-1]).sum(dim=0)
         return for_x, for_weight, for_bias
 
 
-class _WeightGradient(Function):
+class _LinearWeightGradient(Function):
     """The gradient in w, Σ_n signal_n x_nᵀ."""
 
     @staticmethod
@@ -110,10 +110,10 @@ def convolve(
     if geometry is None or torch.is_autocast_enabled(input.device.type):
         result: Tensor = func(input, weight, bias, *args, **kwargs)
         return result
-    return apply(_Convolution, input, weight, bias, geometry)
+    return apply(_DeferrableConvolution, input, weight, bias, geometry)
 
 
-class _Convolution(Function):
+class _DeferrableConvolution(Function):
     """w ∗ x + b, as a function that can be deferred."""
 
     @staticmethod

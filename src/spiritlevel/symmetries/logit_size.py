@@ -1,9 +1,10 @@
-"""Multiplying all weights by α so that nothing but the size of the outputs changes.
+"""Moves that change nothing but the size of the logits.
 
-After the first layer everything is multiplied by α, after the second by α², and so on. Unscaled
-biases would change the proportions of the outputs. So whatever is added is multiplied by the power
-of α of what it is added to. The powers are found by running the network, since only that
-shows what sums, pooling and activations between the layers do.
+The temperature multiplies the head by one factor. The other move multiplies all weights by α: after
+the first layer everything is multiplied by α, after the second by α², and so on. Unscaled biases
+would change the proportions of the outputs. So whatever is added is multiplied by the power of α of
+what it is added to. The powers are found by running the network, since only that shows what sums,
+pooling and activations between the layers do.
 """
 
 from __future__ import annotations
@@ -13,12 +14,40 @@ import math
 
 from torch import Tensor, nn
 
-from .moves import Group, Move, Role, Site
+from ..ground.errors import SpiritlevelError, brief
+from .moves import ROOT, Group, Move, Role, Site
 from .ports import Port
 from .precision import deviation, multiple
 from .tracing import Call, Diverged, Trace
 
 _FACTOR = 2.0  # multiplies without rounding
+
+
+def temperature_move(model: nn.Module, head: str) -> Move:
+    """Multiply weight and bias of the head, named by its path, by one factor."""
+    head = "" if head == ROOT else head
+    try:
+        module = model.get_submodule(head)
+    except AttributeError as error:
+        raise SpiritlevelError(
+            f"The 'head' argument must be the path of a module. Got {brief(head)}, which the model "
+            f"does not have. Its last one is {list(dict(model.named_modules()))[-1]!r}."
+        ) from error
+    sites = _own_parameters(head, module)
+    if not sites:
+        raise SpiritlevelError(
+            f"The 'head' argument must be the path of a layer with weights. Got {brief(head)}, a "
+            f"{type(module).__name__} without any of its own. Name the layer that gives the logits."
+        )
+    return Move("logit_temperature", (Group(1, tuple(sites)),))
+
+
+def _own_parameters(path: str, module: nn.Module) -> list[Site]:
+    return [
+        Site(path, name, 0, (0,) * len(parameter), Role.TIMES)
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() > 0
+    ]
 
 
 class _NotOnePower(Diverged):
@@ -68,7 +97,7 @@ def power_of(ratio: float, factor: float, tolerance: float) -> float:
 
 
 def _power_read(call: Call, inputs: list[Tensor], tolerance: float) -> float:
-    """By which power of the factor what a call reads has grown."""
+    """The power of the factor by which what a call reads has grown."""
     port = call.port
     if port.values:
         raise _NotOnePower(f"{port.path!r} is attention: its softmax follows the size of the keys")

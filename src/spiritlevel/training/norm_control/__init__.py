@@ -1,1 +1,0 @@
-"""Fixing the norms of activations and weights while training."""

@@ -1,1 +1,0 @@
-"""Changes of the weights: what each does to the loss, the best within a budget, and a check."""
