@@ -7,7 +7,6 @@ import gc
 import json
 import pathlib
 import signal
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,18 +38,6 @@ def browser() -> Iterator[Any]:
     """Debian's Chromium, or a skip that says what is missing."""
     with chromium.started() as running:
         yield running
-
-
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
-def pytest_xdist_setupnodes(specs: list[Any]) -> None:
-    """Workers are forked from a process that has imported what they need."""
-    if sys.platform != "linux":  # on others some libraries do not survive a fork
-        return
-    import fork_server
-
-    for spec in specs:
-        if spec.popen and not spec.python:
-            spec.python = fork_server.program("libraries")
 
 
 def pytest_collection(session: pytest.Session) -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 import spiritlevel as sl
-from forked import forks
+from fresh import forks
 from population.tiny_study import lasting, tiny
 from spiritlevel_lab import Store, execute
 from spiritlevel_lab.population.executors import local, processes
@@ -19,11 +19,7 @@ STUDY = {"training": {"epochs": 15, "batch_size": 60}}  # rows enough to need ne
 
 @pytest.fixture(autouse=True)
 def quick_start(monkeypatch):
-    # The fork server lives on after the test. Started by a pool it would be deaf to Ctrl-C, and
-    # so would all processes of later tests.
-    first = forks().Process(target=int)
-    first.start()
-    first.join()
+    forks()
     monkeypatch.setattr(processes, "START", "forkserver")
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from forked import forks
+from fresh import forks
 from population.tiny_study import (
     lasting,
     tiny,

@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from forked import forks
+from fresh import forks
 from population.tiny_study import tiny
 from spiritlevel.cli import console
 from spiritlevel_lab import Store, execute

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import command_line
 import spiritlevel as sl
-from forked import TIMEOUT, forks
+from fresh import TIMEOUT, forks
 from population.tiny_study import command, tiny
 from spiritlevel.inputs.data import digits
 from spiritlevel.inputs.models import build

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from forked import forks
+from fresh import forks
 from population.tiny_study import tiny
 from spiritlevel.engine import memory
 from spiritlevel.inputs.models import mlp

@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import spiritlevel as sl
-from forked import forks
+from fresh import forks
 from population.tiny_study import tiny, workspace
 from spiritlevel.cli.app import app
 from spiritlevel_lab import RunSettings, Store, Study, execute, task_result

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from forked import forks
+from fresh import forks
 from population.tiny_study import tiny
 from spiritlevel.inputs.models import mlp, registry
 from spiritlevel_lab import Store, execute

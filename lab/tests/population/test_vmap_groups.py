@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import spiritlevel as sl
-from forked import forks
+from fresh import forks
 from population.tiny_study import lasting, tiny
 from spiritlevel.ground.errors import is_out_of_memory
 from spiritlevel_lab import Store, execute
