@@ -24,8 +24,6 @@ from spiritlevel.model.losses import CrossEntropy
 from spiritlevel.testing import references
 from zoo.dense_problem import DenseProblem, DenseProducts
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 TEXT = "the cat sat on the mat and the dog sat on the log "
 LENGTH, WIDTH, SAMPLES = 6, 8, 20
 TRACE = "curvature.trace"

@@ -84,7 +84,7 @@ def install(folder, module, source, *, group):
 
 def printed(folder, code):
     """What the code prints in a fresh interpreter that finds the packages in the folder."""
-    path = os.pathsep.join([str(folder), str(fresh.SRC)])
+    path = os.pathsep.join([str(folder), fresh.PATH])
     done = fresh.run("-c", code, env={"PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
     return done.stdout
