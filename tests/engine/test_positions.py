@@ -286,6 +286,7 @@ def test_chunks_and_dict_batches_do_not_matter(memory):
     assert_head(report, truth, model)
 
 
+@pytest.mark.sampled(2)  # seconds each
 @pytest.mark.parametrize("name", CROSS_ENTROPIES)
 @pytest.mark.parametrize("shape", [SHAPES["tokens (N, T, C)"], SMOOTH], ids=["relu", "smooth"])
 def test_a_head_whose_outputs_are_not_formed_has_the_same_values(shape, name):

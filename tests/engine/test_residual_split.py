@@ -267,7 +267,7 @@ def test_a_closer_look_picks_right_where_many_probes_are_needed():
     problem = initial_mlp(0, nn.Softplus)
     assert mlp_ratio(problem) > 2
     rows = problem.rows("trace", 0, method="split", rtol=CLOSE, max_passes=20_000)
-    assert rows.probes.count("residual") > SECOND_GLANCE
+    assert rows.rows.probes.count("residual") > SECOND_GLANCE
     assert picks(problem, CLOSE).count("residual") >= 18
 
 
