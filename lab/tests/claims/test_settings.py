@@ -128,7 +128,7 @@ def test_reasons_say_that_the_signs_differ_and_what_was_held_fixed():
     rows = rows_of(numpy.random.default_rng(2))
     text = why(rows, "head.kappa", settings=SETTINGS)
     assert "is a factor of head.kappa itself" in text
-    assert "The signs differ between the levels (Simpson's paradox)" in text
+    assert "Simpson's paradox" in text
     assert "paradox" not in why(rows, "head.kappa")
 
 
@@ -187,9 +187,9 @@ def test_110_minima_of_10000_images_disagree_within_and_between_settings(request
     """Pooled −0.19, positive in 7 of 8 settings, mean +0.29."""
     outcome, settings, inside = minima_of(request, "h200", SETTINGS)
     assert (settings, len(inside), sum(rank > 0 for rank in inside)) == (8, 8, 7)
-    assert "The signs differ between the levels (Simpson's paradox)" in outcome.why
+    assert "Simpson's paradox" in outcome.why
     assert f"is {numpy.mean(inside):+.2f} [" in outcome.why
-    assert "positive in 7 of 8 settings" in outcome.why
+    assert "7 of 8 settings" in outcome.why
     assert outcome.findings[0].result == "undecided"
     assert outcome.findings[0].seen.low < -0.5 < 0.3 < outcome.findings[0].seen.high
 

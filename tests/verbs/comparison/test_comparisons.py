@@ -97,7 +97,6 @@ def test_disagreements_are_all_pairs_of_measures_with_opposite_orders():
                 expected.add((a, b, m.replace("__", "."), n.replace("__", ".")))
     got = {(d.flatter, d.sharper, d.first, d.second) for d in found.disagreements()}
     assert got == expected
-    assert "'c' and 'a': 'c' is flatter by 1 of 2 measures, 'a' by head.kappa." in str(found)
 
 
 def test_a_rescaled_copy_is_explained_by_scale(problem):
@@ -107,7 +106,6 @@ def test_a_rescaled_copy_is_explained_by_scale(problem):
         found.value("curvature.trace", "rescaled").value, rel=0.1
     )
     assert [(e.measure, e.by) for e in found.explained()] == [("curvature.trace", "scale")]
-    assert "is lost under relative.kappa" in found.details()
     assert str(found.places("relative.kappa")["plain"]) == "1 (1–2)"  # the same up to round-off
 
 
@@ -125,7 +123,6 @@ def test_the_counterpart_is_measured_along(problem, measures):
     assert [(e.measure, e.by) for e in found.explained()] == [("curvature.trace", "scale")]
     assert found.measures == ["curvature.trace", *MEASURED_ALONG, "relative.kappa"]
     assert found.unchecked() == {}
-    assert "Not checked for scale" not in str(found)
     without = sl.measure(problem.model, problem.data, measures=["curvature.trace", *MEASURED_ALONG])
     assert found.reports["plain"].cost == without.cost  # the same sweep brings both
 
@@ -135,9 +132,9 @@ def test_scale_that_could_not_be_checked_is_said_so(problem):
     found = sl.compare(models, problem.data, measures=["head.trace_squared", "head.kappa"])
     assert found.explained() == []
     assert list(found.unchecked()) == ["head.trace_squared"]
-    assert "changes the value: head.trace_squared; no other measure is like it" in str(found)
     assert found.to_dict()["unchecked"] == found.unchecked()
-    assert "Not checked for scale" in pages.html(found)
+    for text in (str(found), pages.html(found)):
+        assert found.unchecked()["head.trace_squared"] in text
 
 
 def test_the_head_eigenvalue_is_checked_for_scale(problem):
@@ -146,7 +143,6 @@ def test_the_head_eigenvalue_is_checked_for_scale(problem):
     found = sl.compare(models, problem.data, measures="head.lambda_max")
     assert found.unchecked() == {}
     assert [(e.measure, e.by) for e in found.explained()] == [("head.lambda_max", "scale")]
-    assert "is lost under head.scaled_lambda_max" in found.details()
 
 
 def test_what_has_no_counterpart_in_the_catalogue():
@@ -185,8 +181,7 @@ def test_what_scale_and_confidence_both_account_for_names_both():
     )
     [(by, text)] = [(e.by, e.text) for e in found.explained()]  # κ stays as it was
     assert by == "scale"
-    assert text.startswith("the order is reversed under relative.kappa")
-    assert "; the order is lost once both are equally confident (Gini impurity 0.2" in text
+    assert text.index("relative.kappa") < text.index("Gini impurity 0.2")
 
 
 @pytest.fixture
@@ -237,7 +232,7 @@ def test_what_cannot_be_made_equally_confident_says_why(problem):
     plain = sl.compare(models, problem.data, measures="head.trace", match_confidence=False)
     assert plain.matched is None
     assert "equal confidence" not in str(plain)
-    assert "From flat to sharp by head.kappa, as the networks are" in str(plain)
+    assert (plain.answer().measure, plain.answer().matched) == ("head.kappa", False)
 
 
 def test_confounders_are_always_beside(problem):
