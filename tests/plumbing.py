@@ -7,7 +7,6 @@ import gc
 import json
 import pathlib
 import signal
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,18 +40,6 @@ def browser() -> Iterator[Any]:
         yield running
 
 
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
-def pytest_xdist_setupnodes(specs: list[Any]) -> None:
-    """Workers are forked from a process that has imported what they need."""
-    if sys.platform != "linux":  # on others some libraries do not survive a fork
-        return
-    import fork_server
-
-    for spec in specs:
-        if spec.popen and not spec.python:
-            spec.python = fork_server.program("libraries")
-
-
 def pytest_collection(session: pytest.Session) -> None:
     """Before the first file of tests is imported."""
     options = session.config.option
@@ -82,27 +69,43 @@ def pytest_collection_finish() -> None:
 
 
 CASES_APART = 2
+# The risk is in the numbers: what shows them, and what drives runs, is tried in part by day.
+OUTER_ROOMS = (
+    *("tests/cli", "tests/pages", "lab/tests/commands", "lab/tests/experiments"),
+    *("lab/tests/claims", "lab/tests/pages", "lab/tests/papers", "lab/tests/population"),
+)
+OUTER_TESTS_APART = 3
 
 
 @pytest.hookimpl(tryfirst=True)  # before those of the night are taken out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test marked sampled(n), every 2n-th case runs at once, and the others at night.
 
-    Of a file that is marked as a whole, every n-th test runs at once. What a planted break needs
-    to be noticed by day is not left to the night.
+    Of a file that is marked as a whole, every n-th test runs at once, and of any other file of an
+    outer room every third. What a planted break needs to be noticed by day is not left to the
+    night.
     """
+    if config.option.all_samples:
+        return
     breaks = json.loads(pathlib.Path(__file__).with_name("planted_breaks.json").read_text("utf-8"))
     by_day = {each["by_day"] for each in breaks if "by_day" in each}
+    noticing = {name for each in breaks for name in each["tests"]}
     numbers: dict[tuple[Any, str], int] = {}
     for item in items:
+        file, function = item.path.stem, getattr(item, "originalname", item.name)
         node, mark = next(item.iter_markers_with_node("sampled"), (None, None))
-        if mark is None or config.option.all_samples:
+        if mark is not None:
+            whole_file = isinstance(node, pytest.Module)
+            apart = mark.args[0] * (1 if whole_file else CASES_APART)
+        elif any(item.path.is_relative_to(config.rootpath / room) for room in OUTER_ROOMS):
+            if {file, function, f"{file}::{function}"} & noticing:
+                continue
+            whole_file, apart = True, OUTER_TESTS_APART
+        else:
             continue
-        whole_file = isinstance(node, pytest.Module)
-        key = item.path, "" if whole_file else getattr(item, "originalname", item.name)
+        key = item.path, "" if whole_file else function
         numbers[key] = numbers.get(key, -1) + 1
-        is_left_out = numbers[key] % (mark.args[0] * (1 if whole_file else CASES_APART)) > 0
-        if is_left_out and f"{item.path.stem}::{item.name}" not in by_day:
+        if numbers[key] % apart and f"{file}::{item.name}" not in by_day:
             item.add_marker("nightly")
 
 

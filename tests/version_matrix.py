@@ -26,7 +26,7 @@ from collections.abc import Sequence
 ROOT = pathlib.Path(__file__).parents[1]
 WORK = ROOT / ".venv-matrix"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-TESTED = ("tests/math", "tests/results")
+TESTED = ("tests/math", "tests/records", "tests/verbs/test_errors.py")
 CASES = {"oldest": ROOT / "tests" / "lowest.txt", "newest": ROOT / "constraints.txt"}
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 LAST_PLAIN_ARM = "2.10.0"  # on Linux, the last torch for ARM on PyPI that is no build for CUDA

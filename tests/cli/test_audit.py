@@ -35,12 +35,7 @@ def test_audit_prints_a_table_and_sentences():
     ]
     assert len(trace.split()) >= 4
     words = " ".join(out.split())
-    assert "layer_rescale: multiply 'fc1' by α, divide 'fc2' by it" in words
-    assert (
-        "Not comparable: it changes although the network's function stays the same: "
-        "curvature.trace." in words
-    )
-    assert "attention_rescale does not apply to this network" in words
+    assert "layer_rescale" in words
     assert "curvature.trace changes changes scale" in words  # by scale, and by confidence
     assert "neuron.rho_sum unchanged changes confidence" in words
     assert max(map(len, lines)) <= 80
@@ -86,13 +81,12 @@ def test_compare_two_checkpoints(checkpoints, tmp_path):
     first, second = checkpoints
     result = run("compare", first, f"other={second}", *FEW, *MEASURES, "--json", out)
     words = " ".join(result.stdout.split())
-    assert "From flat to sharp by relative.kappa, at equal confidence:" in words
     assert "curvature.trace" not in words  # what scale changes is not shown before it is asked for
     verbose = run("compare", first, f"other={second}", *FEW, *MEASURES, "--verbose").stdout
-    assert "as the networks are seed0 other" in " ".join(verbose.split())
+    assert "curvature.trace" in verbose
     found = sl.results.Comparison.from_json(out.read_text())
     assert list(found.reports) == ["seed0", "other"]
-    assert found.matched is not None
+    assert (found.answer().measure, found.answer().matched) == ("relative.kappa", True)
     run("compare", first, second, *FEW, *MEASURES, "--no-match")
 
 

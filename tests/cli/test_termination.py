@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import fresh
-from forked import TIMEOUT, forks
+from fresh import TIMEOUT, forks
 from spiritlevel.cli.termination import Termination
 
 

@@ -60,7 +60,6 @@ def check_budgets(measured, *, max_passes, seeds):
     assert sum(reached) >= 0.8 * len(reached)
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("method", "kind", "rtol", "passes"),
     [
@@ -90,7 +89,6 @@ def test_of_the_square(problem):
     check_budgets(measured, max_passes=32, seeds=20)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["curvature.lambda_max", "scaled.lambda_max_max"])
 def test_of_an_eigenvalue(name):
     """A network a seed."""

@@ -151,7 +151,6 @@ def estimates_of(problem, kind, seeds=SEEDS, **precision):
 KINDS = [(name, "trace") for name in SMOOTH] + [("smooth, trained", kind) for kind in OTHER_KINDS]
 
 
-@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "kind", "method"),
     some_of(
@@ -185,7 +184,6 @@ STOPPING = [  # each takes two to ten times the first look
 ]
 
 
-@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "method", "rtol", "kind"),
     some_of(
@@ -230,7 +228,6 @@ def test_trace_of_the_square(problems, name, rtol, max_passes):
 OUTPUT_KINDS = [(name, "trace") for name in LINEAR] + [("confident", k) for k in OTHER_KINDS]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "kind"),
     some_of(
@@ -252,7 +249,6 @@ def test_output_probes_at_first_look(problems, name, kind):
     check_unbiased(found, problem.value(kind))
 
 
-@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "kind", "rtol"),
     some_of(

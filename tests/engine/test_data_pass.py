@@ -74,7 +74,6 @@ def check_against_dense(report, truth, case, rel):
             assert report[m].value == pytest.approx(value, rel=rel, abs=0), m
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_dense_matrices(name):
     case = CASES[name]
@@ -100,7 +99,6 @@ WITHOUT_A_RULE = {
 }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_layers_with_a_rule_take_it(name):
     # A wrong rule would not give wrong numbers: it is noticed on three samples and goes unused.
@@ -126,7 +124,6 @@ SEVERAL_POSITIONS = [
 ]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SEVERAL_POSITIONS)
 @pytest.mark.parametrize("form", ["direct", "gram"])  # below, so that a day has both
 def test_every_form_of_a_contraction_gives_the_same(name, form, monkeypatch):
@@ -159,7 +156,6 @@ IN_FLOAT32 = [
 ]
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", IN_FLOAT32)
 def test_float32_agrees_with_the_float64_truth(name):
     case = CASES[name]

@@ -72,7 +72,6 @@ def hits(problem, kind, **precision):
     return count
 
 
-@pytest.mark.sampled(12)
 @pytest.mark.parametrize("numbers", SOME_OR_ALL, ids=str)
 @pytest.mark.parametrize(("name", "kind", "method"), CELLS)
 def test_weight_probes(problems, name, kind, method, numbers):
@@ -82,7 +81,6 @@ def test_weight_probes(problems, name, kind, method, numbers):
     assert min(by_passes.values()) >= LEAST_HITS, by_passes
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("numbers", SOME_OR_ALL, ids=str)
 @pytest.mark.parametrize("num_classes", [2, 4])
 def test_output_probes_of_one_sample(num_classes, numbers):

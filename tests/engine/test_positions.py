@@ -13,8 +13,6 @@ import spiritlevel as sl
 from spiritlevel.model.losses import CrossEntropy
 from spiritlevel.testing import references
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 C = 3
 WEIGHTS = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
 SWEPT = ["curvature.trace", "curvature.ggn_trace", "relative.*", "neuron.*", "scaled.trace*"]
@@ -201,7 +199,6 @@ def gini(truth, shape, weight=None, ignore_index=-100):
 # -- the numbers -------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CROSS_ENTROPIES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_measure_is_that_of_the_dense_hessian(shape, name):
@@ -289,7 +286,7 @@ def test_chunks_and_dict_batches_do_not_matter(memory):
     assert_head(report, truth, model)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)  # seconds each
 @pytest.mark.parametrize("name", CROSS_ENTROPIES)
 @pytest.mark.parametrize("shape", [SHAPES["tokens (N, T, C)"], SMOOTH], ids=["relu", "smooth"])
 def test_a_head_whose_outputs_are_not_formed_has_the_same_values(shape, name):

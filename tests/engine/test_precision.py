@@ -16,8 +16,6 @@ from spiritlevel.engine.weight_space.probes import PILOT
 from spiritlevel.testing import references
 from zoo.plain import classes, network, random
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 PROBING = ["hutchinson", "hutch++", "split", "auto"]
 TRACE = "curvature.trace"
 
@@ -70,7 +68,6 @@ def linear(outputs, targets):
     return outputs.sum(dim=1)
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", [*PROBING, "exact", "output_probes"])
 def test_hessian_that_is_exactly_zero(method):
     model = nn.Linear(3, 2).double()
@@ -86,7 +83,6 @@ def test_hessian_that_is_exactly_zero(method):
     assert report.cost.products <= 5 * 3 * (3 * PILOT)
 
 
-@pytest.mark.sampled(1)
 def test_squared_hessian_that_is_exactly_zero():
     model, data = nn.Linear(3, 2).double(), (random(5, 3), random(5, 2))
     found = sl.measure(model, data, loss=linear, measures="curvature.trace_squared")
@@ -270,7 +266,6 @@ def spread_of_the_trace(activation):
     return statistics.stdev(trace_of(net, *other_data(activation, seed)) for seed in range(40))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", [*PROBING, "exact", "output_probes"])
 def test_data_error_is_that_of_other_data(method):
     """Against the spread of the true value, within a factor."""
@@ -339,7 +334,6 @@ def test_restricted_to_a_layer(method):
     assert set(report.layers[TRACE]) == {"0"}
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", [*PROBING, "output_probes"])
 def test_neither_memory_nor_batches_change_the_value(method):
     net = network(nn.ReLU if method == "output_probes" else nn.Tanh)

@@ -17,8 +17,6 @@ from zoo import cases, losses
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 SWEEP = ["curvature.trace", "relative.kappa", "neuron.rho_sum", "neuron.rho_max", "scaled.trace"]
 
 

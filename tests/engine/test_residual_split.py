@@ -24,8 +24,6 @@ from spiritlevel.model.losses import CrossEntropy
 from spiritlevel.testing import references
 from zoo.dense_problem import DenseProblem, DenseProducts
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 TEXT = "the cat sat on the mat and the dog sat on the log "
 LENGTH, WIDTH, SAMPLES = 6, 8, 20
 TRACE = "curvature.trace"
@@ -269,7 +267,7 @@ def test_a_closer_look_picks_right_where_many_probes_are_needed():
     problem = initial_mlp(0, nn.Softplus)
     assert mlp_ratio(problem) > 2
     rows = problem.rows("trace", 0, method="split", rtol=CLOSE, max_passes=20_000)
-    assert rows.probes.count("residual") > SECOND_GLANCE
+    assert rows.rows.probes.count("residual") > SECOND_GLANCE
     assert picks(problem, CLOSE).count("residual") >= 18
 
 

@@ -107,7 +107,6 @@ def dense_kappa(truth, model, layer):
     return references.kappa(truth.hessian([f"{layer}.weight"]), weight, view)
 
 
-@pytest.mark.sampled(3)
 def test_the_mean_is_the_trace(problem):
     model, data = problem
     truth = references.Truth(model, data, F.cross_entropy)
@@ -134,7 +133,6 @@ def test_the_mean_is_kappa(problem):
         assert abs(part.value - expected) <= allowed, layer
 
 
-@pytest.mark.sampled(2)
 def test_the_mean_is_rho_of_every_neuron(problem):
     model, data = problem
     truth = references.Truth(model, data, F.cross_entropy)
@@ -316,7 +314,6 @@ def test_few_samples_start_with_four_probes(count, probes, generator, monkeypatc
     assert drawn[0] == probes
 
 
-@pytest.mark.sampled(3)
 def test_batches_and_chunks_do_not_matter(problem):
     model, data = problem
     x, y = (torch.cat(parts) for parts in zip(*data, strict=True))

@@ -12,6 +12,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = {house: ROOT / place for house, place in rooms.SOURCES.items()}
 FILES = {house: sorted(src.rglob("*.py")) for house, src in SOURCES.items()}
 TESTS = sorted(path for folder in ("tests", "lab/tests") for path in (ROOT / folder).rglob("*.py"))
+# Tests of no one room: of all files and arguments from outside, of random networks, of the whole.
+OF_NO_ROOM = {"fuzz", "hostile", "house", "experiments"}
 Name = tuple[str, ...]  # dotted, with the house as its first part
 
 
@@ -234,3 +236,27 @@ def test_a_circle_is_noticed(tmp_path, back):
 def test_a_long_file_is_noticed(tmp_path):
     assert num_lines(plant(tmp_path, "long.py", "x = 1\n" * 401)) > rooms.MAX_LINES
     assert num_lines(plant(tmp_path, "short.py", "x = 1\n" * 400)) <= rooms.MAX_LINES
+
+
+def misplaced(tests: pathlib.Path, src: pathlib.Path) -> list[str]:
+    """Files of tests in folders that the source does not have."""
+    places = (path.relative_to(tests) for path in sorted(tests.rglob("test_*.py")))
+    return [
+        str(place)
+        for place in places
+        if place.parts[0] not in OF_NO_ROOM and not (src / place.parent).is_dir()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tests", "house"), [("tests", "spiritlevel"), ("lab/tests", "spiritlevel_lab")]
+)
+def test_tests_stand_where_their_source_stands(tests, house):
+    assert misplaced(ROOT / tests, SOURCES[house]) == []
+
+
+def test_a_misplaced_test_is_noticed(tmp_path):
+    plant(tmp_path / "tests", "math/test_a.py", "")
+    plant(tmp_path / "tests", "results/test_b.py", "")
+    plant(tmp_path / "src", "math/a.py", "")
+    assert misplaced(tmp_path / "tests", tmp_path / "src") == ["results/test_b.py"]

@@ -10,8 +10,6 @@ from spiritlevel.math.streaming import stream_product, stream_tokens
 from zoo import decimal_softmax as exact
 from zoo.plain import linear_head, random
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
-
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 HALF = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-11}  # half an ulp: what rounding costs
 BUDGETS = [1, 3_000, 20_000, 100_000, 2**40]  # from 1 token × 16 classes to everything at once
@@ -38,7 +36,6 @@ def assert_sums(sums, features, weight, bias, *, rtol, rtol_quadratic=None):
 # -- the same numbers however they are cut -----------------------------------------------------
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("shape", [(7, 2, 3), (1, 50, 1), (9, 333, 8), (50, 331, 16)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])

@@ -6,8 +6,6 @@ from torch import nn
 
 import spiritlevel as sl
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
-
 SPARE = 3.5  # forwards: the plan, the certificate and the unperturbed loss, on top of the passes
 SEARCHING = [card.name for card in sl.cards() if card.further_cost is not None]
 
@@ -46,7 +44,6 @@ def test_searches_and_draws_all_say_what_they_take():
     }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", [name for name in SEARCHING if name != "sensitivity.jacobian_outside"]
 )
@@ -119,7 +116,6 @@ def bent(samples=1000, classes=3):
         return model, (x, model(x))  # fits: the Hessian has no near-cancellation
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("measures", "kinds", "pass_for_others"),
     [

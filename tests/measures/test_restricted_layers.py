@@ -10,8 +10,6 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.testing import references
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
-
 TRACE, SQUARED, KAPPA = "curvature.trace", "curvature.trace_squared", "relative.kappa"
 ENDS = ["curvature.lambda_max", "curvature.lambda_min"]
 SCALED = "scaled.lambda_max"
@@ -107,7 +105,6 @@ def test_the_blocks_differ():
         assert all(abs(one[name]) < 0.85 * abs(found[-1][name]) for one in found[:-1]), name
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layers", CHOICES[1::2], ids="+".join)
 @pytest.mark.parametrize("method", PROBING)
 def test_trace_and_kappa_by_weight_probes(method, layers):
@@ -123,7 +120,6 @@ def test_trace_squared(layers):
     assert_estimated(report, [SQUARED], layers, net)
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layers", CHOICES, ids="+".join)
 def test_trace_and_kappa_by_output_probes(layers):
     net, names = network(nn.ReLU), [TRACE, KAPPA]

@@ -9,8 +9,6 @@ import spiritlevel as sl
 from spiritlevel.measures import names
 from spiritlevel.verbs import reference_problems as problems
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 KINDS = ("forwards", "backwards", "products")
 ENDS = ("curvature.lambda_max", "curvature.lambda_min")
 EIGENVALUES = (*ENDS, "scaled.lambda_max")

@@ -16,8 +16,6 @@ from spiritlevel.model.layers.embedding import BagRule
 from spiritlevel.model.operations import find_operations
 from spiritlevel.model.surface import Surface
 
-pytestmark = pytest.mark.sampled(4)  # the others at night
-
 TOKENS, WIDTH, LENGTH, CLASSES, SAMPLES = 5, 4, 6, 3, 4
 CUTS = {
     "equal": (0, 3),

@@ -23,8 +23,6 @@ from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.model.fingerprint import DataRecord
 from spiritlevel.testing.references import Truth
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
-
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randint(3, (50,), generator=torch.Generator().manual_seed(1))
 PAIRS = TensorDataset(X, Y)

@@ -17,8 +17,6 @@ from spiritlevel.testing import references
 from spiritlevel.training import FlatnessPenalty, KappaPenalty
 from zoo.plain import random
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 TOKENS = torch.tensor([[1, 1], [2, 3], [4, 4], [1, 2], [0, 5]] * 2)
 Y = torch.arange(10) % 3
 MEASURES = ["curvature.trace", "relative.kappa", "neuron.rho_sum", "curvature.lambda_max"]

@@ -13,8 +13,6 @@ pytest.importorskip("transformers")
 
 from zoo.language_models import FLOAT32_INSIDE, HEADS, TIED, Dense, V, batches, build, head_by_hand
 
-pytestmark = pytest.mark.sampled(5)  # the others at night
-
 # the keys of BERT have a bias, which softmax leaves without any effect
 ATTENTION = ["gpt2", "bert masked", "llama"]
 CLOSED = ["head.trace", "head.kappa", "head.lambda_max", "softmax.gini"]
@@ -35,7 +33,6 @@ def assert_head(report, name, model, data, rel):
 # -- dense truths --------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", HEADS)
 def test_the_ggn_and_the_head_are_exact(name):
     model, data = build(name), batches(name)
@@ -56,7 +53,6 @@ def dense_values(name):
     return float(H.trace()), dense.kappa(H)
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("name", "probes"),
     [*((name, "weight probes") for name in HEADS), *((n, "sample probes") for n in ATTENTION)],
@@ -135,7 +131,6 @@ def test_layers_that_name_a_tied_head_are_told_its_other_name():
 # -- the streamed head ---------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "memory"), [*((name, 1) for name in HEADS), ("gpt2", 4000)])
 def test_a_streamed_head_has_the_values_of_a_dense_one(name, memory):
     model, data = build(name), batches(name)
@@ -160,7 +155,6 @@ def record_outputs(head):
     return made
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["gpt2", "bert masked", "t5"])
 def test_a_streamed_head_forms_no_outputs_over_the_data(name):
     model, data = build(name), batches(name, sizes=(6,))

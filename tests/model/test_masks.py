@@ -11,8 +11,6 @@ import spiritlevel as sl
 from spiritlevel.model.losses import CrossEntropy
 from spiritlevel.testing import references
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 N, T, C = 5, 4, 3
 MEASURES = ["curvature.trace", "curvature.ggn_trace", "relative.kappa", "head.trace", "head.kappa"]
 NOTHING_COUNTS = r"at least one target that counts\. All of .* are ignored, masked or have class"

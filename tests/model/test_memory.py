@@ -16,8 +16,6 @@ from spiritlevel.verbs.comparison.measuring import equally_confident
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 X = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(3, (9,), generator=torch.Generator().manual_seed(1))
 DATA = [(X[:5], Y[:5]), (X[5:], Y[5:])]
@@ -103,7 +101,6 @@ USES = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_model_dies_with_its_last_reference(use):
     assert still_alive(network, use) == 0
@@ -114,7 +111,6 @@ def test_the_test_would_see_a_model_that_stays():
     assert still_alive(network, kept.append) == 5
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", sorted({card.name.split(".")[0] for card in sl.cards()}))
 def test_no_measure_keeps_the_model(family):
     def use(model):
@@ -124,7 +120,6 @@ def test_no_measure_keeps_the_model(family):
     assert still_alive(lambda: network(nn.ReLU), use) == 0
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", [name for name in CASES if not name.startswith("mlp_with_")])
 def test_no_kind_of_layer_keeps_the_model(case):
     def use(model):

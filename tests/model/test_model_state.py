@@ -10,8 +10,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
 
-pytestmark = pytest.mark.sampled(3)  # the others at night
-
 HOOK_DICTS = [
     "_forward_hooks",
     "_forward_pre_hooks",

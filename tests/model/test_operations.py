@@ -35,7 +35,6 @@ def test_the_routes_are_the_fast_ones(problem):
     assert set(surface.matrices) == set(model.matrices)
 
 
-@pytest.mark.sampled(1)
 def test_every_value_is_that_of_the_dense_ggn(problem):
     model, data = problem
     names = ["curvature.ggn_trace", "relative.kappa", "neuron.rho_sum"]
@@ -54,7 +53,6 @@ def test_every_value_is_that_of_the_dense_ggn(problem):
             assert found == pytest.approx(value, rel=1e-9, abs=1e-15), (measure, row)
 
 
-@pytest.mark.sampled(3)
 def test_estimates_of_the_hessian_hold_its_values(problem):
     model, data = problem
     names = ["curvature.trace", "relative.kappa", "neuron.rho_sum"]

@@ -17,8 +17,6 @@ from forked import run_script
 from spiritlevel.model.exclusive import process_state
 from spiritlevel.training import thrice_differentiable
 
-pytestmark = pytest.mark.sampled(2)  # the others at night
-
 X = torch.randn(24, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(3, (24,), generator=torch.Generator().manual_seed(1))
 BOTH = ["curvature.lambda_max", "relative.kappa_std", "activity.frequency"]

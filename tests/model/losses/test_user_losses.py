@@ -52,7 +52,6 @@ def test_mean_and_curvature_are_those_of_the_users_loss(name):
     torch.testing.assert_close(torch.block_diag(*blocks) / total, H, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", USER_LOSSES)
 def test_measures_agree_with_the_dense_hessian_of_the_users_loss(name, model, x):
     given, targets = USER_LOSSES[name]

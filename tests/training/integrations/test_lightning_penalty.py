@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
 from spiritlevel.training.sam.optimizers import SAM
-from training.penalty_zoo import PENALTIES, make_penalty
+from training.penalties.penalty_zoo import PENALTIES, make_penalty
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

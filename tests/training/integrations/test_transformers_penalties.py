@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from training.penalty_zoo import PENALTIES, make_penalty
+from training.penalties.penalty_zoo import PENALTIES, make_penalty
 
 transformers = pytest.importorskip("transformers")
 

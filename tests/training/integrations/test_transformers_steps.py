@@ -8,7 +8,7 @@ import torch
 import spiritlevel as sl
 from spiritlevel.training import FlatnessPenalty
 from spiritlevel.training.sam.optimizers import SAM
-from training.penalty_zoo import PENALTIES, make_penalty
+from training.penalties.penalty_zoo import PENALTIES, make_penalty
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
 

@@ -12,7 +12,7 @@ from pages.watch.visits import add_rows, new_study, row, state
 from spiritlevel.training import FlatnessMonitor
 from spiritlevel.training.monitor.rows import open_sinks
 from spiritlevel_lab.pages.watch import Watched, monitors, reading
-from training.rates_problem import small_network
+from training.learning_rate.rates_problem import small_network
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.csv"])

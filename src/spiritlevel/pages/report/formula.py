@@ -20,7 +20,7 @@ LETTERS = {
     "varepsilon": "ε", "Delta": "Δ", "nabla": "∇", "partial": "∂", "ell": "ℓ", "sum": "∑",
     "int": "∫", "le": "≤", "ne": "≠", "in": "∈", "sim": "∼", "cdot": "·", "otimes": "⊗",
     "langle": "⟨", "rangle": "⟩", "top": "⊤", "max": "max", "min": "min", "sup": "sup",
-    "log": "log",
+    "log": "log", "ln": "ln",
 }
 # fmt: on
 MARKS = {r"\|": "‖", r"\{": "{", r"\}": "}", r"\#": "#"}
