@@ -16,6 +16,7 @@ import growth
 import head
 import hundred_products
 import hutchinson
+import importing
 import lm_head
 import recorded
 import sweep
@@ -30,6 +31,7 @@ BENCHMARKS = {
     "hutchinson": hutchinson.run,
     "growth": growth.run,
     "hundred_products": hundred_products.run,
+    "importing": importing.run,
     "lm_head": lm_head.run,
     "training": training_steps.run,
     "catalogue": catalogue.run,
