@@ -27,6 +27,12 @@ def test_exit_codes_tell_what_went_wrong(arguments, code):
     assert line.startswith("error: ")
 
 
+def test_a_folder_without_a_study_makes_no_page(tmp_path):
+    out = tmp_path / "x.html"
+    assert "study" in run("report", tmp_path, "--out", out, code=1).stderr
+    assert not out.exists()
+
+
 def test_studies_stand_below_their_paper():
     lines = run("study", "list").stdout.splitlines()
     title = next(

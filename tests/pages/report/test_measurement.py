@@ -247,6 +247,3 @@ def test_other_refusals_of_the_command(tmp_path, a_report):
     assert "must be a file" in run("report", source, "--out", tmp_path, code=1).stderr
     assert "needs a study's folder" in run("report", source, "--target", "gap", code=1).stderr
     assert "Only one of" in run("report", source, "--out", "-", "--json", "-", code=1).stderr
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert "study" in run("report", empty, "--out", tmp_path / "x.html", code=1).stderr
