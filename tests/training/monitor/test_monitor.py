@@ -194,13 +194,13 @@ def test_time_budget_by_hand(monkeypatch):
     options = {"measures": "head.trace", "every": 1, "clock": clock}
     monitor = FlatnessMonitor(model, data.tensors, max_overhead=0.1, **options)
     free = FlatnessMonitor(model, data.tensors, **options)
-    real = monitor_module.measure
+    real = monitor_module.measured
 
-    def slow(model, data, **options):
+    def slow(setup, model, data, **options):
         clock.now += 0.05 * sum(len(x) for x, _ in data)
-        return real(model, data, **options)
+        return real(setup, model, data, **options)
 
-    monkeypatch.setattr(monitor_module, "measure", slow)
+    monkeypatch.setattr(monitor_module, "measured", slow)
     measured = []
     for step in range(1, 101):
         clock.now += 1.0
