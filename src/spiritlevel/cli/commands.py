@@ -36,6 +36,8 @@ OWN = {
 }
 OF_THE_LAB = ("study", "watch", "demo")
 INDEX = "completion.json"  # beside the commands: what shells are offered, and a line of help
+UNKNOWN: dict[str, Any] = {"help": "", "parameters": [], "commands": {}}  # without such a file
+NOT_INSTALLED = UNKNOWN | {"help": "Not installed: pip install 'spiritlevel[lab]'."}
 SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
@@ -65,7 +67,7 @@ def summaries() -> dict[str, str]:
 
 
 def index() -> dict[str, Any]:
-    """What the files say about all commands; one without a file is imported."""
+    """What the files say about all commands."""
     tree: dict[str, Any] = json.loads(index_file(__name__).read_text("utf-8"))
     for name in (*OF_THE_LAB, *_joined()):
         tree["commands"].setdefault(name, _of_another(name))
@@ -76,16 +78,10 @@ def _of_another(name: str) -> dict[str, Any]:
     """What is known of a command that another package brings."""
     point = _joined().get(name)
     if point is None:
-        return {"help": "Not installed: pip install 'spiritlevel[lab]'.", **_EMPTY}
+        return NOT_INSTALLED
     file = index_file(point.module)
-    if file.is_file():
-        return dict(
-            json.loads(file.read_text("utf-8"))["commands"].get(name, {"help": "", **_EMPTY})
-        )
-    return {"help": "", **_EMPTY}
-
-
-_EMPTY: dict[str, Any] = {"parameters": [], "commands": {}}
+    known = json.loads(file.read_text("utf-8"))["commands"] if file.is_file() else {}
+    return dict(known.get(name, UNKNOWN))
 
 
 def index_file(module: str) -> pathlib.Path:
