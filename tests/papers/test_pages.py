@@ -137,6 +137,10 @@ def test_every_page_says_what_it_must(name, found, made):
             [
                 "spiritlevel data fetch cifar10",
                 # its networks:
+                "spiritlevel study run 003-fig-1-networks --preset h200-accuracy --device cuda "
+                "--workers 8",
+                "spiritlevel study run 003-fig-1 --preset h200-accuracy --device cuda --workers 8",
+                "spiritlevel data fetch cifar10",
                 "spiritlevel study run 003-fig-1-networks --preset h200-full --device cuda "
                 "--workers 8",
                 "spiritlevel study run 003-fig-1 --preset h200-full --device cuda --workers 8",

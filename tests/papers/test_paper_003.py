@@ -205,7 +205,11 @@ def test_every_preset_can_be_read(name):
 
 @pytest.mark.parametrize(
     ("preset", "trained_by", "count"),
-    [("h200", "002-fig-5", 140), ("h200-full", "003-fig-1-networks", 81)],
+    [
+        ("h200", "002-fig-5", 140),
+        ("h200-full", "003-fig-1-networks", 81),
+        ("h200-accuracy", "003-fig-1-networks", 96),
+    ],
 )
 def test_lenet_study_takes_networks_over(preset, trained_by, count):
     def networks(name):

@@ -65,7 +65,9 @@ def test_ids_do_not_hold_what_is_not_used():
     assert run.to_dict()["data"] == {"name": "digits"}
 
 
-@pytest.mark.parametrize("scheme", ["xavier_normal", "kaiming_uniform", "uniform", "normal"])
+@pytest.mark.parametrize(
+    "scheme", ["xavier_normal", "kaiming_uniform", "uniform", "normal", "narrow_normal"]
+)
 def test_biases_start_at_zero_beside_every_scheme(scheme):
     models = []
     for bias in ("zero", "keep"):

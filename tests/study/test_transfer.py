@@ -41,6 +41,7 @@ def trained(tmp_path):
         ("kaiming_uniform", math.sqrt(2 / 64), math.sqrt(6 / 64)),
         ("uniform", 0.2 / math.sqrt(12), 0.1),
         ("normal", math.sqrt(0.1), math.inf),
+        ("narrow_normal", 0.1, math.inf),
     ],
 )
 def test_weights_start_with_the_spread_of_their_scheme(scheme, spread, bound):

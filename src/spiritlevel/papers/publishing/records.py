@@ -23,6 +23,7 @@ DIGITS = 6  # of a recorded number: enough for every table, and a third of the s
 # Presets, by how near they are to the papers.
 SCALES = (
     "paper",
+    "h200-accuracy",
     "h200-full",
     "h200-imagenet",
     "h200-cifar100",

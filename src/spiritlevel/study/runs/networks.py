@@ -25,11 +25,12 @@ from .run_data import DTYPES, derived_generator
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LAYERS = (nn.Linear, *CONVOLUTIONS)
 Draw = Callable[[Tensor, torch.Generator], object]
-SCHEMES: dict[str, Draw] = {  # the four of paper 003, section 4
+SCHEMES: dict[str, Draw] = {  # the four of paper 003, section 4, and one of our own
     "xavier_normal": lambda w, g: nn.init.xavier_normal_(w, generator=g),
     "kaiming_uniform": lambda w, g: nn.init.kaiming_uniform_(w, generator=g),
     "uniform": lambda w, g: nn.init.uniform_(w, -0.1, 0.1, generator=g),
     "normal": lambda w, g: nn.init.normal_(w, 0.0, math.sqrt(0.1), generator=g),
+    "narrow_normal": lambda w, g: nn.init.normal_(w, 0.0, 0.1, generator=g),
 }
 
 

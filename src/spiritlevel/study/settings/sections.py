@@ -30,7 +30,9 @@ class ModelSettings:
 
     name: str
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of its factory
-    init: str | None = one_of("xavier_normal", "kaiming_uniform", "uniform", "normal", default=None)
+    init: str | None = one_of(
+        *("xavier_normal", "kaiming_uniform", "uniform", "normal", "narrow_normal"), default=None
+    )
     init_bias: str = one_of("keep", "zero", default="keep")
     init_from: str | None = path("the path of a checkpoint, or the folder of a study")
     init_head: str = one_of("keep", "fresh", default="keep")
