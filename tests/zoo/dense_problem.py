@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from spiritlevel.engine.certificate import Certificate
-from spiritlevel.engine.data_pass import Needs, PassResult
+from spiritlevel.engine.data_pass import NEEDS, Needs, PassResult
 from spiritlevel.engine.fit import Fit
 from spiritlevel.engine.moments import Moments
 from spiritlevel.engine.plan import Plan
 from spiritlevel.engine.precision import Precision
-from spiritlevel.engine.row_estimator import NEEDS, RowEstimator
+from spiritlevel.engine.row_estimator import RowEstimator
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import SweepSums
 from spiritlevel.engine.weight_space.products import Request

@@ -27,7 +27,7 @@ from .plan import Plan
 from .second_look import doubts_about
 from .sweep.backward import Probes, Sweep
 from .sweep.feature_scales import Scales
-from .sweep.sums import SweepSums
+from .sweep.sums import RowKind, SweepSums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +61,15 @@ class Needs:
     def covers(self, other: Needs) -> bool:
         """Whether a pass for these needs also serves `other`."""
         return (self | other) == self
+
+
+NEEDS: dict[RowKind, Needs] = {
+    "trace": Needs(sweep=True),
+    "kappa": Needs(sweep=True, kappa=True),
+    "kappa_std": Needs(sweep=True, kappa=True, standardized=True),
+    "kappa_var": Needs(sweep=True, kappa=True, standardized=True),
+    "rho": Needs(sweep=True, rho=True),
+}
 
 
 @dataclasses.dataclass(frozen=True)

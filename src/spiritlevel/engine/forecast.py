@@ -36,7 +36,7 @@ def forecast(
     further_in_all: Cost,
 ) -> Preflight:
     """What these measures will take; `further` is what some of them add to the shared pass."""
-    plan, needs, method = workspace.plan, workspace.wanted, workspace.precision.method
+    plan, needs, way = workspace.plan, workspace.wanted, workspace.precision.way
     _, first = next(workspace.surface.batches())  # a guess at how large the others are
     by_samples = _by_sample_probes(workspace, measures)
     sweeps = needs.sweep and not by_samples
@@ -51,8 +51,8 @@ def forecast(
             cost += PILOT
         chunk, memory_of_one = workspace.product_chunk, footprint.graph
     chunk = min(chunk, max(1, num_samples(first)))
-    products = needs.products or method in ("hutchinson", "hutch++")
-    bends = needs.sweep and bool(plan.bent) and method not in ("exact", "output_probes")
+    products = needs.products or not way.ggn
+    bends = needs.sweep and bool(plan.bent) and way.residual
     look = 0
     if needs.sweep or products:
         look = _look_memory(workspace, chunk=chunk, products=products or bends)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,9 @@ from ..model.layers.noise import ColumnNoise, Noise, direction_at_output, scaled
 from ..model.model_state import twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
+from .plan import Plan
 from .recorded_runs import RecordedRuns, edges_of
+from .row_probes import AbstractRowProbes
 from .sample_draws import SampleDraws
 from .sample_groups import SampleGroups
 from .sample_noise import SampleNoise
@@ -44,11 +46,7 @@ from .weight_space import trust
 from .weight_space.chunk_products import Operator
 from .weight_space.product_methods import choose_method
 from .weight_space.products import SMALL
-
-if TYPE_CHECKING:
-    from .plan import Plan
-    from .workspace import Workspace
-
+from .workspace import Workspace
 
 # Degrees of freedom from which an interval is given, and how much of its relative error is added to
 # it (`cautious`). In a small network noise has heavy tails, and estimates that are too small look
@@ -70,7 +68,7 @@ class _Values(NamedTuple):
     neurons: dict[str, Tensor]  # ρ(j) summed over the samples, by layer
 
 
-class SampleProbes:
+class SampleProbes(AbstractRowProbes):
     """Probes of some rows: parameters for the trace, layers for κ and ρ."""
 
     text = "sample probes"
@@ -120,6 +118,11 @@ class SampleProbes:
         """ρ(j) of a layer."""
         return self.values[operator].neurons(row)
 
+    @property
+    def operators(self) -> Collection[Operator]:
+        """Of which there are probes."""
+        return self.values
+
     # -- what was drawn ----------------------------------------------------------------------
 
     def count(self, operator: Operator) -> int:
@@ -130,11 +133,6 @@ class SampleProbes:
     def passes(self) -> int:
         """Probes of all operators."""
         return sum(map(self.count, self.values))
-
-    @property
-    def common(self) -> int:
-        """How many probes every operator has had."""
-        return min(map(self.count, self.values))
 
     def estimate(self, operator: Operator, factors: Factors) -> Estimate:
         """Σ over rows of factor × value."""
