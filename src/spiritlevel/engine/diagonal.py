@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +27,7 @@ from .sweep.listeners import ChunkRows
 from .sweep.sums import ChunkValues, SweepSums
 from .weight_space.parameter_space import ParameterSpace
 from .weight_space.products import Products, Request
-
-if TYPE_CHECKING:
-    from .workspace import Workspace
+from .workspace import Workspace
 
 Entries = dict[str, Tensor]  # by parameter, in its shape, float64
 _STREAM = 1 << 21  # of random numbers, different from those of all other probes

@@ -33,11 +33,10 @@ from ..model.layers.noise import ColumnNoise, Noise, direction_at_output, scaled
 from ..model.model_state import twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
-from .plan import Plan
+from .plan import MeasuringPlan
 from .recorded_runs import RecordedRuns, edges_of
 from .row_probes import AbstractRowProbes
-from .sample_draws import SampleDraws
-from .sample_groups import SampleGroups
+from .sample_draws import SampleDraws, SampleGroups
 from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
@@ -61,7 +60,7 @@ _METHOD = "method of products"
 _CURVATURES = "curvatures at the outputs"  # by first sample of a chunk, for all kinds
 
 
-class _Values(NamedTuple):
+class _ProbeValues(NamedTuple):
     """What one probe of a chunk gives."""
 
     rows: Tensor  # of every row and sample, shape: (rows, N)
@@ -110,7 +109,7 @@ class SampleProbes(AbstractRowProbes):
             self.glance = self.pilot = self.least = PILOT_IF_SKEWED
 
     @staticmethod
-    def unknown_uses(plan: Plan, names: Iterable[str]) -> list[str]:
+    def unknown_uses(plan: MeasuringPlan, names: Iterable[str]) -> list[str]:
         """Those of these parameters where it is not known where noise would go."""
         return [n for n in names if plan.routes[n] not in ("single", "sum", "unused")]
 
@@ -227,7 +226,7 @@ class SampleProbes(AbstractRowProbes):
         operators: Sequence[Operator],
         index: Tensor | None = None,
         noting: bool = False,
-    ) -> tuple[dict[Operator, list[_Values]], Tensor]:
+    ) -> tuple[dict[Operator, list[_ProbeValues]], Tensor]:
         """The values of each operator for each stream, and the samples' weights.
 
         `index` says which samples of the chunk the batch holds; None: all of them. `noting` notes
@@ -287,7 +286,7 @@ class SampleProbes(AbstractRowProbes):
         samples: Tensor,
         stream: int,
         count: int,
-    ) -> _Values:
+    ) -> _ProbeValues:
         """⟨v, ∂²ℓ/∂e² v⟩ of every row and sample for one probe, shape (rows, N)."""
         noise = self._noise.of(samples, stream)
         fixed: list[tuple[Tensor, Tensor]] = []  # ∂ℓ/∂e with a graph, and a constant direction
@@ -311,7 +310,7 @@ class SampleProbes(AbstractRowProbes):
         index = {row: i for i, row in enumerate(self.row_of.values())}
         values = torch.zeros(len(index), count, dtype=torch.float64, device=samples.device)
         if not fixed and not moving:
-            return _Values(values, {})
+            return _ProbeValues(values, {})
         self.surface.cost += Cost(products=count)
         second = torch.autograd.grad(
             [*[g for g, _ in fixed], *moving],
@@ -329,7 +328,7 @@ class SampleProbes(AbstractRowProbes):
                 terms = layout.split(at_least_float(image) * at_least_float(v))
                 sums = terms.reshape(count, -1).sum(dim=1, dtype=torch.float64)
                 values[index[self.row_of[name]]] += sums
-        return _Values(values, {})
+        return _ProbeValues(values, {})
 
     def _by_neuron(
         self,
@@ -337,7 +336,7 @@ class SampleProbes(AbstractRowProbes):
         images: Sequence[Tensor | None],
         noise: Mapping[str, Noise | ColumnNoise],
         values: Tensor,
-    ) -> _Values:
+    ) -> _ProbeValues:
         """ρ(j) of every neuron: v is linear in its sign, whose part of ⟨v, u⟩ is the neuron's."""
         own = {
             name: dataclasses.replace(each, signs=each.signs.detach().requires_grad_())
@@ -359,7 +358,7 @@ class SampleProbes(AbstractRowProbes):
                 terms = slope.double() * signs[i].detach().double()
                 values[i] = terms.sum(dim=1)
                 neurons[self.row_of[name]] = terms.sum(dim=0)
-        return _Values(values, neurons)
+        return _ProbeValues(values, neurons)
 
     def _no_neurons(self, count: int) -> dict[str, Tensor]:
         """ρ(j) of every layer for some probes, still 0."""

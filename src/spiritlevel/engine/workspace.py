@@ -18,16 +18,15 @@ from ..model.losses import CrossEntropy
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, find_activation_sites
-from .certificate import Certificate, certify
-from .data_pass import Budget, Needs, PassResult, run_pass
+from .data_pass import Budget, Certificate, Needs, PassResult, certify, run_pass
 from .estimate import Estimate
 from .head.head_layer import Head, choose_head
 from .head.rows import HeadBlock, iterate_blocks
+from .memory import VectorMemory, chunk_memory, most_kept
 from .options import Options
-from .plan import Plan, check_samples, make_head_plan, make_plan
+from .plan import MeasuringPlan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .refine import refine
-from .sample_memory import chunk_memory, most_kept
 from .sweep.backward import Probes
 from .sweep.feature_scales import (
     POWERS,
@@ -39,10 +38,8 @@ from .sweep.feature_scales import (
 )
 from .sweep.output_probes import OutputProbes, least_probes
 from .sweep.sums import Factors, RowKind
-from .weight_space.noise import Draws
-from .weight_space.perturbed import PerturbedLoss
+from .weight_space.perturbed import NoiseVectors, PerturbedLoss
 from .weight_space.products import SMALL, Products
-from .weight_space.vector_memory import VectorMemory
 
 STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
 NEARLY_ALL = 0.95  # of the parameters: if these bend, all are probed
@@ -70,7 +67,7 @@ class Workspace:
         self._memory = memory
         # half of a limit is for vectors as large as the weights, the other half for samples
         self.vector_memory = VectorMemory(None if memory is None else memory // 2)
-        self._plan: Plan | None = None
+        self._plan: MeasuringPlan | None = None
         self._pass: PassResult | None = None
         self._more: list[PassResult] = []  # further output probes
         self._wanted = Needs()
@@ -87,7 +84,7 @@ class Workspace:
         return self._wanted
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> MeasuringPlan:
         """How this surface is measured; made again if a sweep becomes necessary."""
         plan = self._network_plan
         if self._wanted.activity:
@@ -96,7 +93,7 @@ class Workspace:
         return plan
 
     @property
-    def _network_plan(self) -> Plan:
+    def _network_plan(self) -> MeasuringPlan:
         wanted = self._wanted
         if self._plan is None or (wanted.sweep and not self._plan.sweep):
             with full_precision():
@@ -169,9 +166,9 @@ class Workspace:
         return PerturbedLoss(self.surface, chunk=plain, gradient_chunk=with_graph)
 
     @functools.cached_property
-    def draws(self) -> Draws:
+    def draws(self) -> NoiseVectors:
         """Noise for the weights, the same for all measures."""
-        return Draws(self.surface, seed=self.seed, memory=self.memory)
+        return NoiseVectors(self.surface, seed=self.seed, memory=self.memory)
 
     @functools.cached_property
     def memory(self) -> int:

@@ -9,8 +9,6 @@ For a single layer, or for the changes of all layers taken together, nothing is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -23,12 +21,10 @@ from ...records import Cost
 from ..recorded_runs import Places, RecordedRun, RecordedRuns, edges_of
 from ..sweep.listeners import at_least_float
 from ..sweep.probed_rows import SampleNumbers
+from ..workspace import Workspace
 from .column_pass import spans
 from .families import GivenChanges
 from .tally import Directional, Tally
-
-if TYPE_CHECKING:
-    from ..workspace import Workspace
 
 _STREAM = 3 << 20  # of random numbers, different from those of all other probes
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ...math.normals import random_normals
+from ..memory import VectorMemory, bytes_of_product
 from .chunk_products import Operator
 from .density import Quadrature, SpectralDensity
 from .lanczos import Eigenpairs, Lanczos, Which
-from .lanczos_room import Group, check_room, groups_of, vector_dtype
+from .lanczos_room import BasisGroup, check_room, groups_of, vector_dtype
 from .lockstep import solve
 from .parameter_space import ParameterSpace
 from .products import Products, Request
-from .vector_memory import VectorMemory, bytes_of_product
 
 # ‖Hv − λv‖/|λ| at which an eigenvalue counts as converged. The value itself is then at least as
 # accurate (its error falls with the square of the residual); half precision cannot do better.
@@ -131,7 +131,9 @@ def density_vectors(space: ParameterSpace, num_vectors: int, memory: VectorMemor
     return min(num_vectors, max(1, memory.room(memory.limit) // each))
 
 
-def _start(space: ParameterSpace, num: int, seed: int, warm: Tensor | None, group: Group) -> Tensor:
+def _start(
+    space: ParameterSpace, num: int, seed: int, warm: Tensor | None, group: BasisGroup
+) -> Tensor:
     """Normal vectors, or the vectors of an earlier result with a small normal part added."""
     numbers = torch.arange(num, device=space.device)
     rows = random_normals(seed, _STREAM + 1, numbers, space.size, vector_dtype(space))

@@ -17,13 +17,11 @@ from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
-from ..sample_memory import graphs_fit
+from ..memory import VectorMemory, graphs_fit
 from . import trust
 from .chunk_products import Operator, ProductMethod, RowProducts, make_products
-from .groups import groups
-from .parameter_space import ParameterSpace
+from .parameter_space import ParameterSpace, parameter_groups
 from .product_methods import PROBE_SAMPLES, choose_method
-from .vector_memory import VectorMemory
 
 # Vectors per backward where it would otherwise wait for Python: on a GPU, unless the model is very
 # large, and in small models.
@@ -91,7 +89,7 @@ class Products:
         """1 if a backward is worth more than Python, or an operation cannot be batched."""
         space = ParameterSpace(self.surface)
         on_gpu = self.surface.device.type == "cuda"
-        waits = space.size <= SMALL or (on_gpu and len(groups(self.surface)) == 1)
+        waits = space.size <= SMALL or (on_gpu and len(parameter_groups(self.surface)) == 1)
         if self.method != "reverse" or not waits:
             return 1
         key = ("products together", self.surface.dtype, self.surface.first_run())

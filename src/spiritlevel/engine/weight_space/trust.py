@@ -33,7 +33,7 @@ from ...model.batches import BatchLocation
 from ...model.distributed import in_group
 from ...model.surface import Surface
 from ...records import Cost
-from .groups import groups, only
+from .parameter_space import parameter_groups, restricted_to
 
 SAMPLES = 3  # two may cancel: the same input with opposite targets
 # Relative to the parameters. The smaller ones are for networks with kinks: one that lies within the
@@ -64,8 +64,8 @@ def beside_the_parameters(surface: Surface, seed: int, look: Callable[[], Result
     model that is too large for float64, or whose code insists on another type, stays in its own:
     rounding then hides all but large differences.
     """
-    for names in groups(surface):
-        with only(surface, names):
+    for names in parameter_groups(surface):
+        with restricted_to(surface, names):
             found = _look_beside(surface, seed, look)
         if found:
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...engine.refine import MeanOfDraws, refine
-from ...engine.weight_space.noise import Noise
+from ...engine.weight_space.perturbed import WeightNoise
 from ...engine.weight_space.probes import PILOT
 from ...engine.workspace import Workspace
 
@@ -12,7 +12,7 @@ PASSES_A_DRAW = 2  # the noise and its mirror image
 
 def average_rise(workspace: Workspace, *, sigma: float, relative: bool) -> MeanOfDraws:
     """As many draws as it takes."""
-    noise = Noise(workspace.perturbed, workspace.draws, relative=relative)
+    noise = WeightNoise(workspace.perturbed, workspace.draws, relative=relative)
     draws = MeanOfDraws(
         lambda numbers: noise.rises(sigma, numbers), pilot=PILOT, passes_a_draw=PASSES_A_DRAW
     )
