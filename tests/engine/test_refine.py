@@ -98,6 +98,17 @@ def test_a_value_of_zero_has_no_relative_precision():
     assert advice(draws, asked, Estimate(0.0, 1.0)) == "Try max_passes=40."
 
 
+def test_more_passes_are_not_asked_for_where_some_are_left():
+    """A part that is not judged may have no interval when the whole is precise enough."""
+    unknown = Estimate(1.0, math.inf, drawn=True)
+    draws = Known()
+    refine(draws, Precision(rtol=0.3, max_passes=40))
+    few = "So few probes give no interval."
+    assert advice(draws, Precision(rtol=0.3, max_passes=40), unknown) == f"{few} Lower rtol."
+    spent = Precision(rtol=0.3, max_passes=draws.count)
+    assert advice(draws, spent, unknown) == f"{few} Raise max_passes."
+
+
 @pytest.mark.parametrize("measure", ["curvature.ggn_trace", "curvature.trace", "relative.kappa"])
 @pytest.mark.parametrize("method", ["auto", "output_probes"])
 def test_probes_that_nearly_suffice_are_not_the_last(measure, method):

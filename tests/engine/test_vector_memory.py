@@ -8,7 +8,7 @@ import spiritlevel as sl
 from engine.live_vectors import LiveVectors
 from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.weight_space import long_rows
-from spiritlevel.engine.weight_space.lanczos_room import groups_of
+from spiritlevel.engine.weight_space.eigenvalues import groups_of
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
 from spiritlevel.model.surface import Surface
 

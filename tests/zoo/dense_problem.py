@@ -23,6 +23,7 @@ from spiritlevel.engine.moments import Moments
 from spiritlevel.engine.plan import MeasuringPlan
 from spiritlevel.engine.precision import Precision
 from spiritlevel.engine.row_estimator import RowEstimator
+from spiritlevel.engine.row_probing import RowProbing
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import SweepSums
 from spiritlevel.engine.weight_space.products import Request
@@ -91,7 +92,8 @@ class DenseProblem:
         """The estimate of a kind over the whole network."""
         rows = {n: n for n in self.names} if kind == "trace" else self.layers
         workspace = self.workspace(seed, **precision)
-        return RowEstimator(workspace, kind, rows, dict.fromkeys(rows, 1.0))  # type: ignore[arg-type]
+        whole = dict.fromkeys(rows, 1.0)
+        return RowEstimator(RowProbing(workspace, kind, rows, whole))  # type: ignore[arg-type]
 
     def value(self, kind: str, matrix: str = "Hessian") -> float:
         """The truth, by definition."""

@@ -16,7 +16,7 @@ from .sample_probes import SampleProbes
 from .sweep.sums import RowKind
 from .sweep.witnesses import NEIGHBOURS
 from .weight_space import product_methods, trust
-from .weight_space.lanczos_room import full_bytes, least_bytes
+from .weight_space.eigenvalues import full_bytes, least_bytes
 from .weight_space.parameter_space import ParameterSpace, parameter_groups
 from .weight_space.probes import PILOT as WEIGHT_PILOT
 from .weight_space.probes import PROBE_VECTORS, VECTOR_BYTES

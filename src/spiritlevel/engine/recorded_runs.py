@@ -6,7 +6,7 @@ There sample probes add their noise, and there changes of weights are followed t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -168,8 +168,36 @@ class RecordedRuns:
 
 
 def edges_of(places: Places) -> list[GradientEdge]:
-    """Where gradients are taken."""
+    """The outputs e of these uses, in which derivatives are taken."""
     return [use.edge for use, _ in places if use.edge is not None]
+
+
+def second_derivatives(
+    places: Places, gradients: Sequence[Tensor | None], along: Sequence[Sequence[Tensor]]
+) -> Sequence[Tensor | None] | None:
+    """(∂²ℓ/∂e²) v at every place, from ∂ℓ/∂e with a graph and the directions v at each place.
+
+    A direction may itself depend on e, at an earlier use of its weight. None if all of it is 0.
+    """
+    fixed: list[tuple[Tensor, Tensor]] = []  # ∂ℓ/∂e with a graph, and a constant direction
+    moving: list[Tensor] = []  # 2⟨∂ℓ/∂e, v⟩ as a function of v alone
+    with torch.enable_grad():
+        for gradient, directions in zip(gradients, along, strict=True):
+            for v in directions if gradient is not None else ():
+                assert gradient is not None
+                if gradient.requires_grad:
+                    fixed.append((gradient, v.detach()))
+                if v.requires_grad:
+                    moving.append(2 * (gradient.detach() * v).sum())
+    if not fixed and not moving:
+        return None
+    return torch.autograd.grad(
+        [*[gradient for gradient, _ in fixed], *moving],
+        edges_of(places),
+        [*[v for _, v in fixed], *map(torch.ones_like, moving)],
+        retain_graph=True,
+        allow_unused=True,
+    )
 
 
 SAMPLES = 2

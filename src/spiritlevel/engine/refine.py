@@ -57,9 +57,9 @@ class AbstractDraws(abc.ABC):
         return False
 
     @property
-    def floor(self) -> int:
-        """Draws below which the error is not trusted."""
-        return 0
+    def is_trusted(self) -> bool:
+        """Whether there are enough draws to trust their error."""
+        return True
 
     def drawn_part(self) -> Estimate:
         """The part of it that more draws make more precise: usually all of it."""
@@ -67,7 +67,7 @@ class AbstractDraws(abc.ABC):
 
     def next_stage(self, estimate: Estimate, enough: float) -> int:
         """How many draws to have before the next look, if `enough` seem to do."""
-        return max(math.ceil(1.05 * min(enough, GROWTH * self.count)), self.floor)
+        return math.ceil(1.05 * min(enough, GROWTH * self.count))
 
     def shortcut(self, outlook: Outlook) -> bool:
         """Take a cheaper way than the draws ahead, if there is one; whether it was taken."""
@@ -134,8 +134,7 @@ def refine(draws: AbstractDraws, asked: Precision, rtol: float | None = None) ->
     first_look(draws, asked)
     while True:
         estimate = draws.estimate()
-        trusted = draws.count >= draws.floor
-        if draws.complete or (trusted and is_precise(estimate, asked, rtol)):
+        if draws.complete or (draws.is_trusted and is_precise(estimate, asked, rtol)):
             return estimate
         outlook = _outlook(draws, estimate, asked, rtol)
         if draws.shortcut(outlook):
@@ -157,10 +156,7 @@ def sufficient_count(draws: AbstractDraws, asked: Precision) -> float:
 
 
 def passes_that_suffice(
-    draws: AbstractDraws,
-    asked: Precision,
-    estimate: Estimate | None = None,
-    rtol: float | None = None,
+    draws: AbstractDraws, asked: Precision, estimate: Estimate | None = None
 ) -> float:
     """A `max_passes` that would probably have sufficed; more than was spent, and maybe infinite.
 
@@ -168,28 +164,28 @@ def passes_that_suffice(
     """
     whole = draws.estimate() if estimate is None else estimate
     part = draws.drawn_part() if estimate is None else estimate
-    enough = next_count(whole, part, draws.count, asked, rtol)
+    enough = next_count(whole, part, draws.count, asked)
     if math.isinf(enough):
         return math.inf
     count = max(draws.promised(enough, whole), draws.count + draws.least)
     return draws.passes_for(count)
 
 
-def advice(
-    draws: AbstractDraws,
-    asked: Precision,
-    estimate: Estimate | None = None,
-    rtol: float | None = None,
-) -> str:
+def advice(draws: AbstractDraws, asked: Precision, estimate: Estimate | None = None) -> str:
     """What would have sufficed, or what to do; `estimate` is as in `passes_that_suffice`."""
     if (draws.estimate() if estimate is None else estimate).unknown:
-        return "So few probes give no interval. Raise max_passes."
-    passes = passes_that_suffice(draws, asked, estimate, rtol)
+        return f"So few probes give no interval. {for_more(draws, asked).capitalize()}."
+    passes = passes_that_suffice(draws, asked, estimate)
     if math.isinf(passes):
         return draws.out_of_reach(asked)
     if draws.exact_at <= passes:
         return f"max_passes={draws.exact_at:.0f} would have given the exact value."
     return would_have_sufficed(passes)
+
+
+def for_more(draws: AbstractDraws, asked: Precision) -> str:
+    """What brings more draws: where passes are left, it is the precision that asks for no more."""
+    return "raise max_passes" if _left(draws, asked) < draws.least else "lower rtol"
 
 
 def would_have_sufficed(passes: float) -> str:

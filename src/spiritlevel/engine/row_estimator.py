@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from ..records import Cost, Status
 from .data_pass import NEEDS
 from .estimate import Estimate, estimates_of_columns
-from .refine import is_precise, missed
+from .refine import for_more, is_precise, missed
 from .row_probing import RowProbing
 from .sweep.sums import Factors, RowKind
 from .workspace import Workspace
 
-TOO_FEW = "so few probes give no interval: raise max_passes"
+TOO_FEW = "so few probes give no interval"
 NEARLY_ALL_BEND = "the outputs bend in nearly all weights"
 
 
@@ -35,33 +35,31 @@ class RowEstimate:
 
 
 class RowEstimator:
-    """Estimates rows of one kind; `whole` is the sum of rows that must reach the precision."""
+    """What is known of rows of one kind, once probes have brought their sum to the precision."""
 
-    def __init__(
-        self, workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
-    ):
-        """`parameters` gives the parameter of every row."""
-        self.workspace, self.kind, self.whole = workspace, kind, whole
-        self.rows = RowProbing(workspace, kind, parameters, whole)
+    def __init__(self, rows: RowProbing) -> None:
+        self.rows, self.workspace = rows, rows.workspace
 
     def result(self, factors: Factors | None = None, *, added: float = 0.0) -> RowEstimate:
         """The whole, or Σ over rows of factor × value; with a known number `added` to it."""
         judged = factors is None
-        factors = self.whole if factors is None else factors
         rows, asked = self.rows, self.workspace.precision
+        factors = rows.whole if factors is None else factors
         estimate = rows.estimate(factors)
         estimate = dataclasses.replace(estimate, value=estimate.value + added)
         uncertified = rows.uncertified(factors) if rows.probes is None else []
         if uncertified:
             status, text = Status.GGN, _ggn_text(rows, uncertified)
             if estimate.unknown:
-                status, text = Status.NOT_CONVERGED, f"{text.rstrip('.')}; {TOO_FEW}"
+                text = f"{text.rstrip('.')}; {TOO_FEW}: {for_more(rows.draws(), asked)}"
+                status = Status.NOT_CONVERGED
             return RowEstimate(estimate, "GGN", status, text, self.cost)
         status, text = Status.OK, ""
         if judged or not estimate.exact:
             text = _how(rows, factors)
             if estimate.unknown:
-                status, text = Status.NOT_CONVERGED, f"{text}; {TOO_FEW}"
+                text = f"{text}; {TOO_FEW}: {for_more(rows.draws(), asked)}"
+                status = Status.NOT_CONVERGED
             elif judged and not is_precise(estimate, asked):
                 status = Status.NOT_CONVERGED
                 text = f"{text}; {missed(rows.draws(), asked, estimate)}"
@@ -72,8 +70,8 @@ class RowEstimator:
 
     def _doubt(self, factors: Factors) -> str:
         """What a second look says against the exact value of one of these rows."""
-        doubts = self.workspace.run(NEEDS[self.kind]).doubts
         rows = self.rows
+        doubts = self.workspace.run(NEEDS[rows.kind]).doubts
         swept = [rows.parameters[row] for row in factors if row not in rows.probed]
         names = [name for name in swept if name in doubts]
         return f"{names[0]!r}: {doubts[names[0]]}" if names else ""
@@ -110,11 +108,10 @@ def estimate_rows(
     workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
 ) -> RowEstimator:
     """The rows of a kind to the workspace's precision, computed once per distinct request."""
-    key = (kind, tuple(sorted(whole.items())))
-    if key not in workspace.cache:
-        workspace.cache[key] = RowEstimator(workspace, kind, parameters, whole)
-    estimator: RowEstimator = workspace.cache[key]
-    return estimator
+    return workspace.once(
+        (kind, tuple(sorted(whole.items()))),
+        lambda: RowEstimator(RowProbing(workspace, kind, parameters, whole)),
+    )
 
 
 def _how(rows: RowProbing, factors: Factors) -> str:

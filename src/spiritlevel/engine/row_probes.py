@@ -24,7 +24,7 @@ class AbstractRowProbes(abc.ABC):
     @property
     @abc.abstractmethod
     def operators(self) -> Collection[Operator]:
-        """Of which there are probes."""
+        """The operators that were probed so far."""
 
     @abc.abstractmethod
     def count(self, operator: Operator) -> int:

@@ -112,11 +112,12 @@ class RowProbing:
 
     def _run_sample_probes(self) -> bool:
         """Whether sample probes apply; if they do, until the rows are precise enough."""
-        key, cache = ("sample probes", self.kind, self.probed), self.workspace.cache
+        workspace, kind, probed = self.workspace, self.kind, self.probed
         try:
-            if key not in cache:
-                cache[key] = SampleProbes(self.workspace, self.kind, self.probed, self.parameters)
-            self.probes = cache[key]
+            self.probes = workspace.once(
+                ("sample probes", kind, probed),
+                lambda: SampleProbes(workspace, kind, probed, self.parameters),
+            )
             self._choose_by_samples()
             if self.operator == "residual" or len(self.probed) < len(self.parameters):
                 self._sweep(self.precision.rtol / 2)
@@ -363,20 +364,19 @@ def _draw_both(probes: AbstractRowProbes, asked: Precision) -> None:
 
 def shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
     """The weight probes of a kind, which all its measures share."""
-    key = ("probes", kind)
-    if key not in workspace.cache:
+
+    def make() -> WeightProbes:
         scales = workspace.feature_scales[kind] if kind in POWERS else None
         metric = Metric(workspace.surface, kind, rows, scales)
-        count = workspace.run(Needs()).num_samples
-        workspace.cache[key] = WeightProbes(
+        return WeightProbes(
             workspace.products,
             metric,
             seed=workspace.seed,
-            num_samples=count,
+            num_samples=workspace.run(Needs()).num_samples,
             few=workspace.precision.max_passes - 2 * sketch_size(workspace.precision) < PILOT,
         )
-    probes: WeightProbes = workspace.cache[key]
-    return probes
+
+    return workspace.once(("probes", kind), make)
 
 
 def sketch_size(precision: Precision) -> int:

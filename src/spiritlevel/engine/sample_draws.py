@@ -102,7 +102,7 @@ class SampleDraws:
         self._kept: list[tuple[Tensor, Tensor]] | None = None
 
     def new_sums(self) -> RowSums:
-        """Sums without values."""
+        """Empty sums for the next probes."""
         return RowSums(self._names, self._surface.device, signed=True)
 
     def keeps(self, num_samples: int) -> bool:

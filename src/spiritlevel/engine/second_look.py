@@ -178,7 +178,7 @@ def _quadratic_forms(
 def _slopes(
     surface: Surface, sample: Any, where: BatchLocation, name: str, along: Tensor
 ) -> Iterator[trust.Slopes]:
-    """⟨∇L, v⟩ ahead and behind, for several steps."""
+    """The slope of the loss along v a step ahead and a step behind, for several steps."""
     start = surface.parameters[name].detach()
 
     def slope(step: float) -> tuple[float, Tensor]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ from .sweep.sums import Factors, RowKind
 from .weight_space.perturbed import NoiseVectors, PerturbedLoss
 from .weight_space.products import SMALL, Products
 
+Made = TypeVar("Made")
 STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
 NEARLY_ALL = 0.95  # of the parameters: if these bend, all are probed
 
@@ -71,6 +72,13 @@ class Workspace:
         self._pass: PassResult | None = None
         self._more: list[PassResult] = []  # further output probes
         self._wanted = Needs()
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` returns, made once for each key, so that measures share it."""
+        if key not in self.cache:
+            self.cache[key] = make()
+        made: Made = self.cache[key]
+        return made
 
     def want(self, needs: Needs) -> None:
         """Announce all needs in advance, so that the first pass computes everything."""

@@ -34,7 +34,7 @@ _STREAM = 1 << 22  # of random numbers, different from those of all other probes
 
 @dataclasses.dataclass(frozen=True)
 class ColumnPass:
-    """What a pass over the data gave."""
+    """Slopes and curvatures along all directions, and where the GGN is not the Hessian."""
 
     found: Directional
     bends: dict[str, str]  # parameters in which the outputs bend, and by what

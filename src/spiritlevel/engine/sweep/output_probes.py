@@ -43,18 +43,25 @@ class OutputProbes(AbstractDraws):
         return sum(count or 0 for count, _ in self._parts())
 
     @property
-    def floor(self) -> int:
-        """More probes if few samples decide: two may agree by chance on each of them."""
+    def is_trusted(self) -> bool:
+        """Where few samples decide, two probes may agree by chance on each of them."""
         estimate = self.estimate()
         if estimate.value == 0.0 and estimate.variance == 0.0:
-            return 0
-        deciding = self._parts()[0][1].effective_samples(self._factors)
-        return least_probes(deciding)
+            return True
+        return self.count + 1 >= self._least_for_all  # a single one more is not worth a pass
+
+    @property
+    def _least_for_all(self) -> int:
+        return least_probes(self._parts()[0][1].effective_samples(self._factors))
 
     def estimate(self) -> Estimate:
         """Of all passes together."""
         parts = [(count or 1, rows.estimate(self._factors, count)) for count, rows in self._parts()]
         return pooled_estimate(parts)
+
+    def next_stage(self, estimate: Estimate, enough: float) -> int:
+        """At least as many as make the error trusted."""
+        return max(super().next_stage(estimate, enough), self._least_for_all)
 
     def draw(self, count: int) -> None:
         """Add a pass with the next probes."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...model.batches import BatchLocation
 from ...records import Cost
 from ..estimate import Estimate
-from ..refine import advice, refine
+from ..refine import advice, for_more, refine
 from ..workspace import Workspace
 from .output_probes import OutputProbes, Part
 from .sums import Factors, RowSums
@@ -68,7 +68,11 @@ class ProbedRows:
 
     def missed(self, factors: Factors, estimate: Estimate) -> str:
         """How many probes were used for an estimate from these rows, and how many would do."""
-        return f"{self.text}; {advice(self.rows(factors), self.workspace.precision, estimate)}"
+        rows, asked = self.rows(factors), self.workspace.precision
+        if estimate.unknown:
+            then = for_more(rows, asked).capitalize()
+            return f"{self.text}, too few for an interval. {then}."
+        return f"{self.text}; {advice(rows, asked, estimate)}"
 
     def _add(self, streams: range | None) -> None:
         """The pass with all columns takes the place of all probes."""

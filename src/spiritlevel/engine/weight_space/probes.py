@@ -76,7 +76,7 @@ class WeightProbes(AbstractRowProbes):
 
     @property
     def operators(self) -> Collection[Operator]:
-        """Of which there are probes."""
+        """The operators that were probed so far."""
         return self.values
 
     def count(self, operator: Operator) -> int:

@@ -10,12 +10,13 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, brief, is_out_of_memory
+from ...errors import is_out_of_memory
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
+from ...need import need, one_of, or_none
 from ...records import Cost
 from ..memory import VectorMemory, graphs_fit
 from . import trust
@@ -61,12 +62,10 @@ class Products:
         self.chunk = chunk
         self.kept = chunk if kept is None else kept
         self.memory = memory or VectorMemory()
-        if method is not None and method not in get_args(ProductMethod):
-            raise SpiritlevelError(
-                "The 'method' argument of Products must be one of "
-                f"{', '.join(get_args(ProductMethod))}. Got {brief(method)}. Leave it out to take "
-                "the first that the model supports."
-            )
+        methods = get_args(ProductMethod)
+        first = "Leave it out to take the first that the model supports."
+        wanted = f"one of {', '.join(methods)}"
+        need("method", method, or_none(one_of(methods)), wanted, first, of="Products")
         self.method = method or choose_method(surface, trust.samples_at_once(surface, chunk))
         self.together = together or self._choose_together()
         self._keeps = False

@@ -66,15 +66,15 @@ def ggn_trace(workspace: Workspace) -> Measured:
     doubts = workspace.run(SWEEP).doubts
 
     def of(names: list[str], *, judged: bool = False) -> Measurement:
-        estimate = workspace.sweep_estimate("trace", dict.fromkeys(names, 1.0))
+        rows = workspace.sweep_rows("trace", dict.fromkeys(names, 1.0))
+        estimate = rows.estimate()
         status, text = Status.OK, columns_text(workspace) if judged else ""
         if not estimate.exact:
             text = probes_text(workspace)
         missed = not estimate.within(workspace.precision.rtol, workspace.precision.confidence)
         if estimate.unknown or (judged and missed):
             status = Status.NOT_CONVERGED
-            drawn = workspace.sweep_rows("trace", whole)
-            text = f"{text}; {advice(drawn, workspace.precision)}"
+            text = f"{text}; {advice(rows, workspace.precision)}"
         if estimate.exact and (doubtful := [name for name in names if name in doubts]):
             status = Status.UNCONFIRMED
             text = f"not confirmed: {doubtful[0]!r}: {doubts[doubtful[0]]}"

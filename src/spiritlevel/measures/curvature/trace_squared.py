@@ -33,8 +33,8 @@ from ...engine.refine import (
     refine,
     sufficient_count,
 )
+from ...engine.weight_space.eigenvalues import BASIS_BYTES
 from ...engine.weight_space.lanczos import Subspace
-from ...engine.weight_space.lanczos_room import BASIS_BYTES
 from ...engine.weight_space.long_rows import squared_norms
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.probes import (

@@ -55,14 +55,15 @@ class PathMatrices:
 
 def path_matrices(workspace: Workspace) -> PathMatrices:
     """The sums over the data, computed once and shared by the measures of the family."""
-    if "path matrices" not in workspace.cache:
+
+    def make() -> PathMatrices:
         before = workspace.cost
         paths = Paths(workspace)
         matrices = _formed(paths) if forms_matrices(workspace) else _by_products(paths)
         matrices.cost = workspace.cost - before
-        workspace.cache["path matrices"] = matrices
-    shared: PathMatrices = workspace.cache["path matrices"]
-    return shared
+        return matrices
+
+    return workspace.once("path matrices", make)
 
 
 def forms_matrices(workspace: Workspace) -> bool:

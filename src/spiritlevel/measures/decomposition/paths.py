@@ -39,11 +39,8 @@ def path_plan(workspace: Workspace) -> MeasuringPlan:
     """Where each layer has its samples: as the sweep finds it, without a sweep."""
     if workspace.plan.sweep:
         return workspace.plan
-    if "path plan" not in workspace.cache:
-        with full_precision():
-            workspace.cache["path plan"] = make_plan(workspace.surface)
-    plan: MeasuringPlan = workspace.cache["path plan"]
-    return plan
+    with full_precision():
+        return workspace.once("path plan", lambda: make_plan(workspace.surface))
 
 
 def check_paths(workspace: Workspace, measure: str) -> None:
@@ -177,14 +174,16 @@ class Seen:
 
 def centered_by_probes(workspace: Workspace) -> ProbedRows:
     """Of each layer s Σ_k ‖δ_k‖², over the factor columns or over probes; worked out once."""
-    if "centered paths" not in workspace.cache:
+
+    def make() -> ProbedRows:
         paths = Paths(workspace)
-        columns = paths.plan.num_columns
-        workspace.cache["centered paths"] = ProbedRows(
-            workspace, lambda streams: _centered_pass(paths, streams), num_columns=columns
+        return ProbedRows(
+            workspace,
+            lambda streams: _centered_pass(paths, streams),
+            num_columns=paths.plan.num_columns,
         )
-    rows: ProbedRows = workspace.cache["centered paths"]
-    return rows
+
+    return workspace.once("centered paths", make)
 
 
 def _centered_pass(paths: Paths, streams: range | None) -> RowSums:

@@ -62,10 +62,7 @@ class Radial:
 
 def radial(workspace: Workspace) -> Radial:
     """One pass over the data, for all measures that ask for it."""
-    if "radial" not in workspace.cache:
-        workspace.cache["radial"] = _radial(workspace)
-    derivative: Radial = workspace.cache["radial"]
-    return derivative
+    return workspace.once("radial", lambda: _radial(workspace))
 
 
 def _radial(workspace: Workspace) -> Radial:

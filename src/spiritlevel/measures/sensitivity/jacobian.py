@@ -118,15 +118,16 @@ def check_region(workspace: Workspace, measure: str) -> Region:
 
 def input_jacobian(workspace: Workspace) -> ProbedRows:
     """Rows ALL and, where a region is left out, OUTSIDE; once for all measures."""
-    if "input jacobian" not in workspace.cache:
+
+    def make() -> ProbedRows:
         numbers = SampleNumbers(workspace)
-        workspace.cache["input jacobian"] = ProbedRows(
+        return ProbedRows(
             workspace,
             lambda streams: _pass(workspace, numbers, streams),
             num_columns=workspace.plan.num_outputs,
         )
-    rows: ProbedRows = workspace.cache["input jacobian"]
-    return rows
+
+    return workspace.once("input jacobian", make)
 
 
 def _pass(workspace: Workspace, numbers: SampleNumbers, streams: range | None) -> RowSums:
