@@ -38,6 +38,7 @@ _LOWER_END = {
     "hardtanh": (1, "min_val"),
     "threshold": (2, "value"),
 }
+ActivityKind = Literal["rectifiers", "inputs"]
 
 
 def label_of(path: str, call: int) -> str:
@@ -129,9 +130,6 @@ def _cuts_at_zero(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     position, keyword = lower_end
     end = args[position] if len(args) > position else kwargs.get(keyword)
     return isinstance(end, int | float) and end == 0
-
-
-ActivityKind = Literal["rectifiers", "inputs"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,8 @@ CPU_CHUNK = 640 << 20  # bytes: larger chunks outgrow the caches and get slower
 CPU_GRAPHS = 2 << 30  # bytes of graphs that are kept, chunk by chunk
 KEPT_GRADIENTS = 1 << 30  # bytes of the gradients of these chunks, where nobody set a limit
 _sharing = 1  # processes that use this process's GPU, itself included
+LEAST = 1 << 20  # bytes: less than that is no limit worth the passes that it would cost
+SUM_BYTES = torch.float64.itemsize  # of an entry of the sums over the data
 
 
 def share_gpu(processes: int) -> None:
@@ -62,10 +64,6 @@ def graphs_fit(
     """
     gradients = 1 if is_limited else max(1, KEPT_GRADIENTS // max(weights, 1))
     return num_samples <= most and num_chunks <= gradients
-
-
-LEAST = 1 << 20  # bytes: less than that is no limit worth the passes that it would cost
-SUM_BYTES = torch.float64.itemsize  # of an entry of the sums over the data
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,10 @@ from .weight_space.probes import PILOT as WEIGHT_PILOT
 from .weight_space.probes import PROBE_VECTORS, VECTOR_BYTES
 from .workspace import Workspace
 
+# of one kind of rows: a run, its gradient at the outputs of layers, and two draws
+PILOT = Cost(forwards=1, backwards=1, products=SampleProbes.pilot)
+GRADIENT_VECTORS = 2  # as large as the weights: those that were moved, and a gradient or a place
+
 
 @dataclasses.dataclass(frozen=True)
 class Preflight:
@@ -103,11 +107,6 @@ def _size(num_bytes: int) -> str:
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"
     return f"{max(1, round(num_bytes / 1024))} KiB"
-
-
-# of one kind of rows: a run, its gradient at the outputs of layers, and two draws
-PILOT = Cost(forwards=1, backwards=1, products=SampleProbes.pilot)
-GRADIENT_VECTORS = 2  # as large as the weights: those that were moved, and a gradient or a place
 
 
 def forecast(

@@ -29,6 +29,8 @@ from .weight_space.trust import refuse_hidden_uses
 from .workspace import Workspace
 
 Piece = tuple[BatchLocation, tuple[int, ...] | None]  # a chunk, and which of its samples
+Places = list[tuple[LayerUse, Layout]]
+SAMPLES = 2  # run to see how weights are used
 
 
 class _Shown(NamedTuple):
@@ -122,9 +124,6 @@ class SamplePlaces:
         return None
 
 
-Places = list[tuple[LayerUse, Layout]]
-
-
 class RecordedRun(NamedTuple):
     """A run of the model on a chunk, with its graph."""
 
@@ -198,9 +197,6 @@ def second_derivatives(
         retain_graph=True,
         allow_unused=True,
     )
-
-
-SAMPLES = 2
 
 
 def reasons_against(workspace: Workspace, names: Iterable[str]) -> dict[str, str]:

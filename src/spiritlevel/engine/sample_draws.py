@@ -24,6 +24,7 @@ BOUNDS = (0.5, 4.0)  # between the groups, relative to the mean curvature
 EQUAL = 0.1  # part of the probes that all samples get alike
 WORTHWHILE = 1.5  # how much smaller the variance must be expected to get
 LEAST_SAMPLES = 32  # fewer are not worth dividing
+MOST_KEPT = 1 << 26  # bytes of the values of one probe: with more, all samples get the same
 
 
 class SampleGroups:
@@ -82,9 +83,6 @@ def joined(groups: Sequence[tuple[float, Estimate]]) -> Estimate:
     for part in parts[1:]:
         total = total + part
     return total
-
-
-MOST_KEPT = 1 << 26  # bytes of the values of one probe: with more, all samples get the same
 
 
 class SampleDraws:

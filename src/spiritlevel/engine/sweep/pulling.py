@@ -27,6 +27,7 @@ MOST_BYTES = 256 << 20  # of gradients at all layers; more keep a GPU busy one c
 SHARE = 8  # of the memory that a chunk may take: at most one part of this many
 
 Gradients = Sequence[Tensor | None]
+Scaled = tuple[Tensor, Tensor]  # a column of size 1, and what to multiply squares by
 
 
 def columns_per_backward(surface: Surface, num_bytes: int, num_columns: int, memory: int) -> int:
@@ -94,9 +95,6 @@ def _no_loops() -> Iterator[None]:
         yield
     finally:
         functorch._set_vmap_fallback_enabled(before)
-
-
-Scaled = tuple[Tensor, Tensor]  # a column of size 1, and what to multiply squares by
 
 
 class Listening(NamedTuple):

@@ -32,7 +32,11 @@ from ...records import Cost
 from . import trust
 from .parameter_space import ParameterSpace
 
-Parts = dict[str, Tensor]
+Operator = Literal["hessian", "residual", "ggn"]
+ProductMethod = Literal["reverse", "forward", "difference"]
+VectorProduct = Callable[[ParameterSpace, Tensor], Tensor]  # of one flat vector
+RowProducts = Callable[[ParameterSpace, Tensor], Tensor]  # of every row of a matrix
+Parts = dict[str, Tensor]  # by parameter
 
 
 def plain_gradient(
@@ -78,12 +82,6 @@ def central_difference(function: Callable[[Parts], Parts], start: Parts, along: 
         name: ((ahead[name].double() - behind[name].double()) / (2 * step)).detach()
         for name in ahead
     }
-
-
-Operator = Literal["hessian", "residual", "ggn"]
-ProductMethod = Literal["reverse", "forward", "difference"]
-VectorProduct = Callable[[ParameterSpace, Tensor], Tensor]  # of one flat vector
-RowProducts = Callable[[ParameterSpace, Tensor], Tensor]  # of every row of a matrix
 
 
 def make_products(

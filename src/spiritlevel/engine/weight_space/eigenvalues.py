@@ -26,6 +26,12 @@ from .products import Products, Request
 
 BASIS_BYTES = 1 << 30  # Lanczos vectors kept before the basis is compressed
 MIN_BASIS, MAX_BASIS = 8, 120
+# ‖Hv − λv‖/|λ| at which an eigenvalue counts as converged. The value itself is then at least as
+# accurate (its error falls with the square of the residual); half precision cannot do better.
+RESIDUALS = {torch.float64: 1e-6, torch.float32: 1e-4}
+HALF_RESIDUAL = 1e-2
+MIXED = 0.01  # length of the random part that is added to a warm start
+_STREAM = 2000  # of random numbers, different from those of probes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,14 +132,6 @@ def _basis_bytes(space: ParameterSpace, num: int, basis: int) -> int:
 
 def _product_bytes(space: ParameterSpace, num: int) -> int:
     return num * space.size * bytes_of_product(vector_dtype(space))
-
-
-# ‖Hv − λv‖/|λ| at which an eigenvalue counts as converged. The value itself is then at least as
-# accurate (its error falls with the square of the residual); half precision cannot do better.
-RESIDUALS = {torch.float64: 1e-6, torch.float32: 1e-4}
-HALF_RESIDUAL = 1e-2
-MIXED = 0.01  # length of the random part that is added to a warm start
-_STREAM = 2000  # of random numbers, different from those of probes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

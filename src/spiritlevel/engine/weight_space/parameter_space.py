@@ -15,6 +15,8 @@ from torch import Tensor
 
 from ...model.surface import Surface
 
+MOST = 1_000_000_000  # numbers in a group of more than one parameter
+
 
 class ParameterSpace:
     """Some parameters as one flat vector, in the order of their names."""
@@ -56,9 +58,6 @@ class ParameterSpace:
             for shape, values in zip(self.shapes, parts, strict=True)
         ]
         return torch.cat(flat, dim=-1)
-
-
-MOST = 1_000_000_000  # numbers in a group of more than one parameter
 
 
 def parameter_groups(surface: Surface) -> list[list[str]]:

@@ -33,6 +33,8 @@ OVERFLOW = 1e30  # used as the loss of a network that overflows
 ROUND_OFF = 4  # units in the last place to which a mean loss is accurate
 
 Part = list[tuple[BatchLocation, Any]]  # batches that are measured together
+Target = Literal["loss", "error"]
+CACHE_BYTES = 1 << 28  # of noise: drawing it again takes as long as a pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,10 +212,6 @@ def _means(total: Tensor, sums: Weights) -> LossAndGradient:
     return LossAndGradient(
         loss / by, {name: value.div_(by) for name, value in sums.items()}, weight
     )
-
-
-Target = Literal["loss", "error"]
-CACHE_BYTES = 1 << 28  # of noise: drawing it again takes as long as a pass
 
 
 def normal_numbers(surface: Surface, seed: int, purpose: str, number: int) -> Weights:

@@ -37,6 +37,7 @@ from .parameter_space import ParameterSpace, parameter_groups, restricted_to
 
 TOLERANCE = 1e-3  # a wrong derivative is wrong by its own size; the differences have five digits
 VECTORS = 4  # as large as the weights, at a time
+PROBE_SAMPLES = 2  # on which a method is tried
 PIECE = 1 << 22  # numbers of a parameter that are compared in float64 at a time
 
 Parts = dict[str, Tensor]
@@ -161,9 +162,6 @@ def _lengths(change: Tensor | None, claimed: Tensor | None, step: float, like: T
     return squares.sqrt()
 
 
-PROBE_SAMPLES = 2
-
-
 def choose_method(surface: Surface, at_once: int = trust.SAMPLES) -> ProductMethod:
     """The first method that the model supports and whose products are right, on a few samples.
 
@@ -188,7 +186,7 @@ def _find_method(surface: Surface, at_once: int) -> ProductMethod:
                         _try_method(surface, method, min(at_once, PROBE_SAMPLES))
                 if method == "difference":
                     return method
-                untrusted = _untrusted_parameter(surface, method, at_once)
+                untrusted = _untrusted_by_looks(surface, method, at_once)
         except (RuntimeError, NotImplementedError) as error:
             if is_out_of_memory(error):
                 raise
@@ -221,7 +219,7 @@ def _try_method(surface: Surface, method: ProductMethod, num_samples: int) -> No
     product["hessian"](space, ones)
 
 
-def _untrusted_parameter(surface: Surface, method: ProductMethod, at_once: int) -> str | None:
+def _untrusted_by_looks(surface: Surface, method: ProductMethod, at_once: int) -> str | None:
     """A parameter whose products by this method are not differences of gradients, or None."""
 
     def look(count: int, seed: int) -> str | None:

@@ -2,12 +2,12 @@
 
 A gradient need not be that of the loss: `detach()` stops it, a hook changes it, a function has a
 backward of its own. What autograd then differentiates is not the loss, and its curvature is not the
-loss's. So the gradient is held against a difference of losses, for all parameters at once.
+loss's. So the gradient is compared with a difference of losses, for all parameters at once.
 
 Second derivatives may be wrong where the first are right: torch's own for `weight_norm`, and those
 of any function whose backward uses numbers that were saved as constants. Nothing raises then, the
-product is just not the Hessian's. So before products are used, two of them are held against finite
-differences of the gradient, one parameter at a time (`product_check`).
+product is just not the Hessian's. So before products are used, two of them are compared with finite
+differences of the gradient, one parameter at a time (`product_methods`).
 
 All of that on a few samples, in float64, and at parameters a little beside the model's own: a new
 network with biases of 0 is often at a kink, where no difference says anything.
