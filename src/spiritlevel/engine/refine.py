@@ -134,7 +134,7 @@ def refine(draws: AbstractDraws, asked: Precision, rtol: float | None = None) ->
     first_look(draws, asked)
     while True:
         estimate = draws.estimate()
-        if draws.complete or (draws.is_trusted and is_precise(estimate, asked, rtol)):
+        if draws.complete or (is_precise(estimate, asked, rtol) and draws.is_trusted):
             return estimate
         outlook = _outlook(draws, estimate, asked, rtol)
         if draws.shortcut(outlook):
