@@ -42,25 +42,27 @@ class Density:
 
 def head_density(workspace: Workspace) -> Density:
     """With the bandwidth that was asked for."""
-    return workspace.once("head_density", lambda: _density(workspace))
-
-
-def _density(workspace: Workspace) -> Density:
-    rows, asked = head_features(workspace), workspace.options.bandwidth
-    if isinstance(asked, str):
-        rule = {"likelihood": kde.most_likely, "scott": kde.scott, "silverman": kde.silverman}
-        bandwidth = rule[asked](rows.features)
-        if bandwidth is None:
-            raise NotApplicable(
-                "The option 'bandwidth'='likelihood' needs features that differ from sample to "
-                "sample. So many are the same here that the likelihood grows without end as "
-                "the bandwidth shrinks. Use bandwidth='scott' or a number, or remove samples "
-                "that occur twice."
-            )
-        return Density(rows, kde.GaussianMixture(rows.features, bandwidth), asked)
-    bandwidth = float(asked) * kde.deviation(rows.features)  # a factor, as scipy has it
-    how = f"{asked:g} standard deviations"
-    return Density(rows, kde.GaussianMixture(rows.features, bandwidth), how)
+    if "head_density" not in workspace.cache:
+        rows, asked = head_features(workspace), workspace.options.bandwidth
+        bandwidth: float | None
+        if isinstance(asked, str):
+            rule = {"likelihood": kde.most_likely, "scott": kde.scott, "silverman": kde.silverman}
+            bandwidth = rule[asked](rows.features)
+            if bandwidth is None:
+                raise NotApplicable(
+                    "The option 'bandwidth'='likelihood' needs features that differ from sample to "
+                    "sample. So many are the same here that the likelihood grows without end as "
+                    "the bandwidth shrinks. Use bandwidth='scott' or a number, or remove samples "
+                    "that occur twice."
+                )
+        else:
+            bandwidth = float(asked) * kde.deviation(rows.features)  # a factor, as scipy has it
+        how = asked if isinstance(asked, str) else f"{asked:g} standard deviations"
+        workspace.cache["head_density"] = Density(
+            rows, kde.GaussianMixture(rows.features, bandwidth), how
+        )
+    density: Density = workspace.cache["head_density"]
+    return density
 
 
 def representativeness(workspace: Workspace) -> MeanOfDraws:
@@ -98,7 +100,10 @@ def curvature_integral(workspace: Workspace) -> MeanOfDraws:
 
     A draw takes a point around every sample, or several where there are few samples.
     """
-    return workspace.once("curvature_integral", lambda: _integrate(workspace))
+    if "curvature_integral" not in workspace.cache:
+        workspace.cache["curvature_integral"] = _integrate(workspace)
+    integral: MeanOfDraws = workspace.cache["curvature_integral"]
+    return integral
 
 
 def log_inverse_norms(features: Tensor) -> tuple[float, int]:

@@ -55,15 +55,14 @@ class PathMatrices:
 
 def path_matrices(workspace: Workspace) -> PathMatrices:
     """The sums over the data, computed once and shared by the measures of the family."""
-
-    def make() -> PathMatrices:
+    if "path matrices" not in workspace.cache:
         before = workspace.cost
         paths = Paths(workspace)
         matrices = _formed(paths) if forms_matrices(workspace) else _by_products(paths)
         matrices.cost = workspace.cost - before
-        return matrices
-
-    return workspace.once("path matrices", make)
+        workspace.cache["path matrices"] = matrices
+    shared: PathMatrices = workspace.cache["path matrices"]
+    return shared
 
 
 def forms_matrices(workspace: Workspace) -> bool:

@@ -39,8 +39,11 @@ def path_plan(workspace: Workspace) -> MeasuringPlan:
     """Where each layer has its samples: as the sweep finds it, without a sweep."""
     if workspace.plan.sweep:
         return workspace.plan
-    with full_precision():
-        return workspace.once("path plan", lambda: make_plan(workspace.surface))
+    if "path plan" not in workspace.cache:
+        with full_precision():
+            workspace.cache["path plan"] = make_plan(workspace.surface)
+    plan: MeasuringPlan = workspace.cache["path plan"]
+    return plan
 
 
 def check_paths(workspace: Workspace, measure: str) -> None:
@@ -174,16 +177,14 @@ class Seen:
 
 def centered_by_probes(workspace: Workspace) -> ProbedRows:
     """Of each layer s Σ_k ‖δ_k‖², over the factor columns or over probes; worked out once."""
-
-    def make() -> ProbedRows:
+    if "centered paths" not in workspace.cache:
         paths = Paths(workspace)
-        return ProbedRows(
-            workspace,
-            lambda streams: _centered_pass(paths, streams),
-            num_columns=paths.plan.num_columns,
+        columns = paths.plan.num_columns
+        workspace.cache["centered paths"] = ProbedRows(
+            workspace, lambda streams: _centered_pass(paths, streams), num_columns=columns
         )
-
-    return workspace.once("centered paths", make)
+    rows: ProbedRows = workspace.cache["centered paths"]
+    return rows
 
 
 def _centered_pass(paths: Paths, streams: range | None) -> RowSums:

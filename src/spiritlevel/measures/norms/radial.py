@@ -62,7 +62,10 @@ class Radial:
 
 def radial(workspace: Workspace) -> Radial:
     """One pass over the data, for all measures that ask for it."""
-    return workspace.once("radial", lambda: _radial(workspace))
+    if "radial" not in workspace.cache:
+        workspace.cache["radial"] = _radial(workspace)
+    derivative: Radial = workspace.cache["radial"]
+    return derivative
 
 
 def _radial(workspace: Workspace) -> Radial:

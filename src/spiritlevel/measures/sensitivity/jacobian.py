@@ -118,16 +118,15 @@ def check_region(workspace: Workspace, measure: str) -> Region:
 
 def input_jacobian(workspace: Workspace) -> ProbedRows:
     """Rows ALL and, where a region is left out, OUTSIDE; once for all measures."""
-
-    def make() -> ProbedRows:
+    if "input jacobian" not in workspace.cache:
         numbers = SampleNumbers(workspace)
-        return ProbedRows(
+        workspace.cache["input jacobian"] = ProbedRows(
             workspace,
             lambda streams: _pass(workspace, numbers, streams),
             num_columns=workspace.plan.num_outputs,
         )
-
-    return workspace.once("input jacobian", make)
+    rows: ProbedRows = workspace.cache["input jacobian"]
+    return rows
 
 
 def _pass(workspace: Workspace, numbers: SampleNumbers, streams: range | None) -> RowSums:
