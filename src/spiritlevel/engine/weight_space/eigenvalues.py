@@ -35,7 +35,7 @@ _STREAM = 2000  # of random numbers, different from those of probes
 
 
 @dataclasses.dataclass(frozen=True)
-class BasisGroup:
+class BlockGroup:
     """Blocks that run side by side, by their place among all."""
 
     members: tuple[int, ...]
@@ -80,11 +80,11 @@ def check_room(space: ParameterSpace, num: int, memory: VectorMemory) -> None:
 
 def groups_of(
     spaces: Sequence[ParameterSpace], num: int, memory: VectorMemory, *, kept: bool = False
-) -> list[BasisGroup]:
+) -> list[BlockGroup]:
     """The runs side by side; `kept` leaves half of the memory to those who keep the basis."""
     sizes = [basis_size(space, num) for space in spaces]
     if memory.limit is None:
-        return [BasisGroup(tuple(range(len(spaces))), tuple(sizes))]
+        return [BlockGroup(tuple(range(len(spaces))), tuple(sizes))]
     room = max(memory.limit // (2 if kept else 1), LEAST)
     groups: list[list[int]] = []
     taken = room
@@ -104,7 +104,7 @@ def _group(
     sizes: Sequence[int],
     num: int,
     room: int,
-) -> BasisGroup:
+) -> BlockGroup:
     left = room - sum(_product_bytes(spaces[i], num) for i in members)
     low, high = _least(num), max(sizes[i] for i in members)
     while low < high:  # the longest that fits, by halving
@@ -117,8 +117,8 @@ def _group(
         sum(_basis_bytes(spaces[i], num, low) for i in members) > left
     )
     if on_host:
-        return BasisGroup(tuple(members), tuple(sizes[i] for i in members), on_host=True)
-    return BasisGroup(tuple(members), tuple(min(low, sizes[i]) for i in members))
+        return BlockGroup(tuple(members), tuple(sizes[i] for i in members), on_host=True)
+    return BlockGroup(tuple(members), tuple(min(low, sizes[i]) for i in members))
 
 
 def _least(num: int) -> int:
@@ -240,7 +240,7 @@ def density_vectors(space: ParameterSpace, num_vectors: int, memory: VectorMemor
 
 
 def _start(
-    space: ParameterSpace, num: int, seed: int, warm: Tensor | None, group: BasisGroup
+    space: ParameterSpace, num: int, seed: int, warm: Tensor | None, group: BlockGroup
 ) -> Tensor:
     """Normal vectors, or the vectors of an earlier result with a small normal part added."""
     numbers = torch.arange(num, device=space.device)
