@@ -8,10 +8,9 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from . import measures as catalogue
-from .engine.forecast import forecast
 from .engine.options import Options
 from .engine.precision import Method
-from .engine.preflight import Preflight
+from .engine.preflight import Preflight, forecast
 from .measures.asked import Asked
 from .measures.opening import open_workspace
 from .measures.rounding import with_rounding

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.engine import workspace as workspaces
+from spiritlevel.engine import precision
 from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
@@ -232,7 +232,7 @@ def test_smooth_networks_have_errors_that_hold():
 
 
 def test_many_outputs_are_probed(monkeypatch):
-    monkeypatch.setattr(workspaces, "EXACT_COLUMNS", 1)
+    monkeypatch.setattr(precision, "EXACT_COLUMNS", 1)
     model, data, truth = small()
     found = sl.diagonal(model, data, kind="ggn")
     assert not any(found.exact.values())

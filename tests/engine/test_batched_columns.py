@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.engine.sweep import batched, pulling
+from spiritlevel.engine.sweep import pulling
 from zoo.functional_base import CLASSES
 from zoo.functional_networks import NETWORKS
 
@@ -52,10 +52,11 @@ def convnet() -> nn.Module:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each attempt at several columns succeeded; they are tried on a CPU too."""
     seen: list[bool] = []
-    monkeypatch.setattr(batched, "DEVICES", ("cpu", "cuda"))
+    together = pulling.pull_together
+    monkeypatch.setattr(pulling, "DEVICES", ("cpu", "cuda"))
 
     def noted(*arguments: Any) -> Any:
-        found = batched.pull_together(*arguments)
+        found = together(*arguments)
         seen.append(found is not None)
         return found
 
@@ -82,7 +83,7 @@ def test_a_convnet(calls: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     model, data = problem(convnet, 2, 8, 8)
     found = values(model, data)
     assert calls == [True]
-    monkeypatch.setattr(batched, "DEVICES", ())
+    monkeypatch.setattr(pulling, "DEVICES", ())
     assert found == pytest.approx(values(model, data), rel=1e-12)
     assert calls == [True]
 
@@ -99,7 +100,7 @@ def test_networks_with_functional_calls(
     data = [(x, torch.randint(CLASSES, (7,), generator=generator))]
     found = values(model, data)
     assert calls
-    monkeypatch.setattr(batched, "DEVICES", ())
+    monkeypatch.setattr(pulling, "DEVICES", ())
     assert found == pytest.approx(values(model, data), rel=1e-9, abs=1e-15)
 
 
@@ -124,8 +125,10 @@ def test_wrong_gradients_of_several_columns_are_noticed(
     model, data = problem(convnet, 2, 8, 8)
     expected = values(model, data)
 
+    together = pulling.pull_together
+
     def wrong(*arguments: Any) -> Any:
-        found = batched.pull_together(*arguments)
+        found = together(*arguments)
         return [None if g is None else 1.01 * g for g in found or ()]
 
     monkeypatch.setattr(pulling, "pull_together", wrong)

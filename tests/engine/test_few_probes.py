@@ -24,10 +24,10 @@ from spiritlevel.engine.estimate import (
     estimate_from_repetitions,
     estimate_of_draws,
 )
+from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.sweep.sums import FEW, MANY, pooled_estimate
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import PILOT, WeightProbes
-from spiritlevel.engine.weight_space.vector_memory import VectorMemory
 from spiritlevel.measures.curvature.trace_squared import trace_squared
 from spiritlevel.results import Status
 from zoo.dense_problem import DenseProblem

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.engine import sample_memory
+from spiritlevel.engine import memory as memories
+from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
 from spiritlevel.engine.weight_space.products import Products, Request
-from spiritlevel.engine.weight_space.vector_memory import VectorMemory
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.model.surface import Surface
 from zoo.cases import normal
@@ -103,9 +103,9 @@ def test_graphs_that_a_callback_cuts_off_from_the_weights_are_built_again():
 
 def test_graphs_of_many_batches_are_not_kept_if_their_gradients_are_large(monkeypatch):
     weights = 8 * (4 * 5 + 5 + 5 * CLASSES + CLASSES)
-    monkeypatch.setattr(sample_memory, "KEPT_GRADIENTS", 3 * weights)
+    monkeypatch.setattr(memories, "KEPT_GRADIENTS", 3 * weights)
     assert three_products(6, keep=True, batch=2)[1] == [6, 6, 0]
-    monkeypatch.setattr(sample_memory, "KEPT_GRADIENTS", 3 * weights - 1)
+    monkeypatch.setattr(memories, "KEPT_GRADIENTS", 3 * weights - 1)
     assert three_products(6, keep=True, batch=2)[1] == [6, 6, 6]
 
 
@@ -120,7 +120,7 @@ def test_a_workspace_keeps_graphs_within_its_memory():
     x = normal(4)(6, torch.Generator().manual_seed(0))
     surface = Surface(model, (x, torch.arange(6) % CLASSES))
     free, limited = Workspace(surface), Workspace(surface, memory=1 << 20)
-    assert free.products.kept == sample_memory.CPU_GRAPHS // free.plan.footprint.graph
+    assert free.products.kept == memories.CPU_GRAPHS // free.plan.footprint.graph
     assert limited.products.kept == limited.products.chunk < free.products.kept
 
 
@@ -146,5 +146,5 @@ def test_the_forecast_counts_graphs_that_are_kept(monkeypatch):
     assert memory((x, y), memory=1 << 26) == 60 * graph  # it is a chunk
     assert memory(parts, memory=1 << 26) < 60 * graph  # no room for three gradients
     assert memory((x, y), memory=1 << 19) < 60 * graph  # more than a chunk
-    monkeypatch.setattr(sample_memory, "KEPT_GRADIENTS", 0)
+    monkeypatch.setattr(memories, "KEPT_GRADIENTS", 0)
     assert memory(parts) < 60 * graph == memory((x, y))

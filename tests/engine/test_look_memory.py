@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import spiritlevel as sl
 from spiritlevel.engine.plan import make_plan
-from spiritlevel.engine.weight_space import groups, product_check, product_methods, trust
+from spiritlevel.engine.weight_space import parameter_space, product_methods, trust
 from spiritlevel.engine.weight_space.chunk_products import product_of_hessian
 from spiritlevel.engine.weight_space.products import Products
 from spiritlevel.model.surface import Surface
@@ -93,7 +93,7 @@ def test_four_vectors_as_large_as_the_weights_are_held(kind, chunk, monkeypatch)
         method = Products(surface, chunk=chunk, together=1).method
     assert method == "reverse"
     # and of one parameter of eight the gradient that has just come
-    assert peak.most < (product_check.VECTORS + 0.4) * unit, peak.most / unit
+    assert peak.most < (product_methods.VECTORS + 0.4) * unit, peak.most / unit
 
 
 def test_a_product_holds_the_gradient_or_its_direction_and_the_value():
@@ -161,8 +161,8 @@ class Planted(nn.Module):
 @pytest.mark.parametrize("layers", [1, pytest.param(4, marks=AT_NIGHT)])
 def test_a_large_model_is_looked_at_group_by_group(layers, monkeypatch):
     monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)
-    monkeypatch.setattr(groups, "MOST", layers * (WIDTH * WIDTH + WIDTH))
-    monkeypatch.setattr(product_check, "PIECE", 4000)  # a part of a parameter, as of a large one
+    monkeypatch.setattr(parameter_space, "MOST", layers * (WIDTH * WIDTH + WIDTH))
+    monkeypatch.setattr(product_methods, "PIECE", 4000)  # a part of a parameter, as of a large one
     model = network()
     surface = Surface(model, data())
     with surface.preserved(), Peak() as peak:
@@ -174,7 +174,7 @@ def test_a_large_model_is_looked_at_group_by_group(layers, monkeypatch):
 
 @pytest.mark.parametrize("layers", [2, 8])
 def test_gradients_by_rules_are_held_for_one_group_at_a_time(layers, monkeypatch):
-    monkeypatch.setattr(groups, "MOST", layers * (WIDTH * WIDTH + WIDTH))
+    monkeypatch.setattr(parameter_space, "MOST", layers * (WIDTH * WIDTH + WIDTH))
     model = network()
     surface = Surface(model, data())
     with surface.preserved(), Peak() as peak:
@@ -186,7 +186,7 @@ def test_gradients_by_rules_are_held_for_one_group_at_a_time(layers, monkeypatch
 
 @pytest.mark.parametrize("wrong", ["first.weight", "head.weight"])
 def test_a_wrong_gradient_is_found_in_every_group(wrong, monkeypatch):
-    monkeypatch.setattr(groups, "MOST", 1)
+    monkeypatch.setattr(parameter_space, "MOST", 1)
     model = Planted(wrong=False).double().eval()
     layer = model.get_submodule(wrong.removesuffix(".weight"))
     layer.forward = lambda x: F.linear(x, Scaled.apply(layer.weight), layer.bias)
@@ -199,7 +199,7 @@ def test_preflight_knows_of_groups(monkeypatch):
     asked = {"measures": "relative.kappa", "memory": 1 << 20}
     monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)
     whole = sl.preflight(network(), data(), **asked).look_memory
-    monkeypatch.setattr(groups, "MOST", 2 * (WIDTH * WIDTH + WIDTH))
+    monkeypatch.setattr(parameter_space, "MOST", 2 * (WIDTH * WIDTH + WIDTH))
     assert sl.preflight(network(), data(), **asked).look_memory < 0.4 * whole
 
 
@@ -207,13 +207,13 @@ def test_preflight_knows_of_groups(monkeypatch):
 @pytest.mark.parametrize("chunk", [1, 2, pytest.param(3, marks=AT_NIGHT), 50])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_the_verdict_does_not_depend_on_how_many_run_together(wrong, chunk, most, monkeypatch):
-    monkeypatch.setattr(groups, "MOST", most)
+    monkeypatch.setattr(parameter_space, "MOST", most)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Planted(wrong).double().eval()
     surface = Surface(model, data(width=5, dtype=torch.float64))
     with surface.preserved():
-        found = product_check.untrusted_parameter(
+        found = product_methods.untrusted_parameter(
             surface, "reverse", surface.first_samples(3), at_once=min(chunk, 3), seed=0
         )
         method = Products(surface, chunk=chunk).method

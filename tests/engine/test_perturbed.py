@@ -10,9 +10,13 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.engine.weight_space import noise
-from spiritlevel.engine.weight_space.noise import Draws, Noise, normal_numbers
-from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
+from spiritlevel.engine.weight_space import perturbed as module
+from spiritlevel.engine.weight_space.perturbed import (
+    NoiseVectors,
+    PerturbedLoss,
+    WeightNoise,
+    normal_numbers,
+)
 from spiritlevel.model.surface import Surface
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
@@ -184,9 +188,9 @@ def test_a_draw_is_the_mean_over_the_noise_and_its_mirror_image(relative, target
             return float(F.cross_entropy(network(x), y).detach())
         return float((network(x).argmax(dim=1) != y).double().mean())
 
-    found = Noise(perturbed, Draws(perturbed.surface, seed=5), relative=relative).rises(
-        0.3, [0, 7], target
-    )
+    found = WeightNoise(
+        perturbed, NoiseVectors(perturbed.surface, seed=5), relative=relative
+    ).rises(0.3, [0, 7], target)
     for value, draw in zip(found, [0, 7], strict=True):
         numbers = normal_numbers(perturbed.surface, 5, "noise", draw)
         total = -score(model)
@@ -201,7 +205,7 @@ def test_a_draw_is_the_mean_over_the_noise_and_its_mirror_image(relative, target
 
 def test_draws_do_not_depend_on_how_many_are_made_together():
     perturbed = on(*plain())
-    drawn = Noise(perturbed, Draws(perturbed.surface, seed=0), relative=False)
+    drawn = WeightNoise(perturbed, NoiseVectors(perturbed.surface, seed=0), relative=False)
     together = drawn.rises(0.1, range(5))
     drawn.together = 2
     assert drawn.rises(0.1, range(5)) == together
@@ -240,13 +244,13 @@ def test_a_network_that_overflows_misses_its_targets():
 
 def test_noise_is_drawn_once_for_all_levels_and_measures(monkeypatch):
     drawn = []
-    real = noise.normal_numbers
+    real = module.normal_numbers
 
     def counted(*arguments):
         drawn.append(arguments[-1])
         return real(*arguments)
 
-    monkeypatch.setattr(noise, "normal_numbers", counted)
+    monkeypatch.setattr(module, "normal_numbers", counted)
     model, data = plain()
     names = ["sharpness.average", "sharpness.adaptive_average", "pac_bayes.*"]
     sl.measure(model, data, measures=names, max_passes=80)

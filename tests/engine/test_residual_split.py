@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.engine.row_estimator import NEEDS, SECOND_GLANCE, estimate_rows
+from spiritlevel.engine.data_pass import NEEDS
+from spiritlevel.engine.row_estimator import estimate_rows
+from spiritlevel.engine.row_probing import SECOND_GLANCE
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import GLANCE, PILOT, WeightProbes
 from spiritlevel.measures.opening import open_workspace
@@ -256,7 +258,7 @@ def mlp_ratio(problem):
 
 def picks(problem, rtol):
     return [
-        problem.rows("trace", seed, method="auto", rtol=rtol, max_passes=20_000).operator
+        problem.rows("trace", seed, method="auto", rtol=rtol, max_passes=20_000).rows.operator
         for seed in range(20)
     ]
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.engine import sample_groups
-from spiritlevel.engine.sample_groups import SampleGroups
+from spiritlevel.engine import sample_draws
+from spiritlevel.engine.sample_draws import SampleGroups
 from spiritlevel.model.distributed import Processes
 from zoo import references
 
@@ -67,7 +67,7 @@ def test_the_variance_is_smaller_at_equal_cost(
 ) -> None:
     found = {}
     for name, worthwhile in [("groups", 1.5), ("all alike", math.inf)]:
-        monkeypatch.setattr(sample_groups, "WORTHWHILE", worthwhile)
+        monkeypatch.setattr(sample_draws, "WORTHWHILE", worthwhile)
         runs = [measured(problem, seed=seed) for seed in range(16)]
         found[name] = (
             statistics.variance(m.value for m in runs),

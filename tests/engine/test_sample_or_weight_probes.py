@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spiritlevel as sl
-from spiritlevel.engine import row_estimator
+from spiritlevel.engine import row_probing
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -64,7 +64,7 @@ def test_they_are_not_looked_at_where_few_sample_probes_suffice(
     def refuse(*arguments: object) -> None:
         raise AssertionError("weight probes were drawn")
 
-    monkeypatch.setattr(row_estimator, "shared_probes", refuse)
+    monkeypatch.setattr(row_probing, "shared_probes", refuse)
     found = trace(trained, data, rtol=0.3)
     assert "sample probes" in found.text
 
@@ -115,7 +115,7 @@ def test_a_few_more_probes_of_the_hessian_come_before_a_sweep() -> None:
         optimizer.step()
     found = trace(model.eval(), (inputs, targets), rtol=0.07)
     count, _, text = found.text.partition(" sample probes of the Hessian")
-    assert 2 < int(count) <= row_estimator.A_FEW_SAMPLE_PROBES
+    assert 2 < int(count) <= row_probing.A_FEW_SAMPLE_PROBES
     assert text.startswith(": the outputs bend in nearly all weights")
     many = trace(model, (inputs, targets), method="hutchinson", max_passes=8)
     assert found.stderr is not None

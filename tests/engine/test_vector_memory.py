@@ -6,10 +6,10 @@ from torch import nn
 
 import spiritlevel as sl
 from engine.live_vectors import LiveVectors
+from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.weight_space import long_rows
-from spiritlevel.engine.weight_space.lanczos_room import groups_of
+from spiritlevel.engine.weight_space.eigenvalues import groups_of
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
-from spiritlevel.engine.weight_space.vector_memory import VectorMemory
 from spiritlevel.model.surface import Surface
 
 MEMORY = 4 << 20  # half of it for vectors of 0.1 MiB

@@ -105,7 +105,7 @@ def test_intervals_cover_the_dense_truth(trained, known, monkeypatch):
     given = None if known is None else known_of(trained, known)
     for seed in range(160):
         found = trace_squared(trained.workspace(seed, rtol=0.05, max_passes=5_000), given)
-        assert found.enough is None
+        assert not found.missed
         half = found.estimate.half_width(0.95)
         assert half <= 0.05 * found.estimate.value
         covered += abs(found.estimate.value - truth) <= half
@@ -156,8 +156,9 @@ def test_eigenvalues_of_the_same_call_save_probes():
 
 def test_a_budget_too_small_for_a_sketch_says_from_where_on_there_is_one(trained):
     first = trace_squared(trained.workspace(0, rtol=0.05, max_passes=50))
-    assert first.enough > 50
-    (needed,) = re.findall(r"from max_passes=(\d+) on", first.reason)
+    (enough,) = re.findall(r"max_passes=(\d+) would have sufficed", first.missed)
+    assert int(enough) > 50
+    (needed,) = re.findall(r"from max_passes=(\d+) on", first.missed)
     assert int(needed) > 50
     assert (
         "dominant"

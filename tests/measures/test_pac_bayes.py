@@ -14,8 +14,7 @@ from measures.forms import pac_bayes as forms
 from measures.forms.sharpness import squared_error
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.options import Options
-from spiritlevel.engine.weight_space.noise import Noise, normal_numbers
-from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
+from spiritlevel.engine.weight_space.perturbed import PerturbedLoss, WeightNoise, normal_numbers
 from spiritlevel.measures import get
 from spiritlevel.measures.opening import open_workspace
 
@@ -114,7 +113,7 @@ def test_a_loss_that_overflows_just_beyond_is_not_taken_for_steep(monkeypatch, b
     def rises(self, sigma, draws, target="loss"):
         return [0.1 * sigma**2 * (1 + 0.1 * draw) if sigma < 1.1 else beyond for draw in draws]
 
-    monkeypatch.setattr(Noise, "rises", rises)
+    monkeypatch.setattr(WeightNoise, "rises", rises)
     problem = problems.linear_regression()
     found = measured(problem.model, problem.data, "pac_bayes.sigma", loss="mse", draws=4)
     assert found.value == pytest.approx(1.15, rel=1e-2)  # of the mean over the draws

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.engine import sample_draws, sample_groups
+from spiritlevel.engine import sample_draws
 from spiritlevel.model.distributed import Processes
 
 EXACT = ["curvature.trace", "relative.*", "neuron.*", "scaled.trace", "head.*", "softmax.*"]
@@ -118,7 +118,7 @@ def run(case: str, part: slice) -> dict:
         # its weights stay plain parameters, so only the wrapper tells
         model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
     # 23 samples would not be divided otherwise
-    sample_draws.LEAST_SAMPLES = sample_groups.LEAST_SAMPLES = 1 if case == GROUPS else 32
+    sample_draws.LEAST_SAMPLES = 1 if case == GROUPS else 32
     try:
         report = sl.measure(model, data(case, part), **CASES[case])
         found = json.loads(report.to_json())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from forked import forks
-from spiritlevel.engine import sample_memory
+from spiritlevel.engine import memory
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import groups, processes
 from spiritlevel.study.executors.gpus import workers_per_gpu
@@ -18,7 +18,7 @@ from study.tiny_study import tiny
 
 NETS = """
 import os, pathlib, torch
-from spiritlevel.engine.sample_memory import chunk_memory
+from spiritlevel.engine.memory import chunk_memory
 from spiritlevel.study.models import mlp
 
 def make():
@@ -32,14 +32,14 @@ def make():
 @pytest.fixture
 def gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (12_000, 99_000))
-    monkeypatch.setattr(sample_memory, "_sharing", 1)
+    monkeypatch.setattr(memory, "_sharing", 1)
 
 
 @pytest.mark.parametrize(("sharing", "taken"), [(1, 6_000), (3, 2_000)])
 def test_a_process_takes_half_of_its_part_of_the_free_memory(gpus, sharing, taken):
-    sample_memory.share_gpu(sharing)
-    assert sample_memory.chunk_memory(torch.device("cuda"), None) == taken
-    assert sample_memory.chunk_memory(torch.device("cuda"), 77) == 77  # a limit stays a limit
+    memory.share_gpu(sharing)
+    assert memory.chunk_memory(torch.device("cuda"), None) == taken
+    assert memory.chunk_memory(torch.device("cuda"), 77) == 77  # a limit stays a limit
 
 
 def test_workers_are_told_how_many_they_are(tmp_path, monkeypatch):

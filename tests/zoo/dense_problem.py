@@ -16,17 +16,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from spiritlevel.engine.certificate import Certificate
-from spiritlevel.engine.data_pass import Needs, PassResult
+from spiritlevel.engine.data_pass import NEEDS, Certificate, Needs, PassResult
 from spiritlevel.engine.fit import Fit
+from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.moments import Moments
-from spiritlevel.engine.plan import Plan
+from spiritlevel.engine.plan import MeasuringPlan
 from spiritlevel.engine.precision import Precision
-from spiritlevel.engine.row_estimator import NEEDS, RowEstimator
+from spiritlevel.engine.row_estimator import RowEstimator
+from spiritlevel.engine.row_probing import RowProbing
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import SweepSums
 from spiritlevel.engine.weight_space.products import Request
-from spiritlevel.engine.weight_space.vector_memory import VectorMemory
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
 from spiritlevel.measures.opening import open_workspace
@@ -92,7 +92,8 @@ class DenseProblem:
         """The estimate of a kind over the whole network."""
         rows = {n: n for n in self.names} if kind == "trace" else self.layers
         workspace = self.workspace(seed, **precision)
-        return RowEstimator(workspace, kind, rows, dict.fromkeys(rows, 1.0))  # type: ignore[arg-type]
+        whole = dict.fromkeys(rows, 1.0)
+        return RowEstimator(RowProbing(workspace, kind, rows, whole))  # type: ignore[arg-type]
 
     def value(self, kind: str, matrix: str = "Hessian") -> float:
         """The truth, by definition."""
@@ -192,7 +193,7 @@ class DenseWork(Workspace):
         self.__dict__["products"] = problem.products()
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> MeasuringPlan:
         return self.problem.plan
 
     @property

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import api
+from ..engine.data_pass import NEEDS
 from ..engine.precision import Method
-from ..engine.row_estimator import NEEDS, estimate_rows
+from ..engine.row_estimator import estimate_rows
 from ..measures.layer_weights import measured_weights
 from ..measures.opening import open_workspace
 from ..model.batches import Forward

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..api import Loss
-from ..engine.weight_space.eigenvalues import Scaling, eigenpairs_of
-from ..engine.weight_space.lanczos_room import check_room
+from ..engine.weight_space.eigenvalues import Scaling, check_room, eigenpairs_of
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..measures.opening import open_workspace
 from ..model.batches import Forward

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from ..api import Loss
 from ..engine.weight_space.chunk_products import Operator
 from ..engine.weight_space.density import SpectralDensity
-from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
+from ..engine.weight_space.eigenvalues import check_room, density_of, eigenpairs_of
 from ..engine.weight_space.lanczos import Which
-from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError, brief

@@ -1,10 +1,16 @@
-"""One pass over the data that computes the sweep, the head and the softmax together."""
+"""One pass over the data that computes the sweep, the head and the softmax together.
+
+It also certifies exactness: H = GGN + Σ_c ∂ℓ/∂z_c · ∇²z_c, and the second part vanishes where the
+outputs are piecewise linear in a weight (ReLU, max pooling, eval-mode BatchNorm, residual sums).
+Every chunk of the data is asked for it, by the graph that autograd recorded for that chunk
+(`model.linearity`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 import torch
@@ -17,17 +23,34 @@ from ..model import batches as _batches
 from ..model.losses import CrossEntropy
 from ..model.surface import Surface
 from ..records import Cost
-from .activity import ActivationSites, Activity
+from .activity import ActivationSites, Activity, observed
 from .fit import Fit
 from .head.head_layer import Head, head_input
 from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_tokens
 from .moments import Moments
-from .observers import observed
-from .plan import Plan
+from .plan import MeasuringPlan
 from .second_look import doubts_about
 from .sweep.backward import Probes, Sweep
 from .sweep.feature_scales import Scales
-from .sweep.sums import SweepSums
+from .sweep.sums import RowKind, SweepSums
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """Whether the outputs are piecewise linear in a parameter, on all the data."""
+
+    linear: bool
+    reason: str = ""
+
+
+def certify(parameters: Iterable[str], bends: Mapping[str, str]) -> dict[str, Certificate]:
+    """One certificate per parameter; `bends` names those that bend the outputs, and by what."""
+    return {
+        name: Certificate(False, f"the outputs bend along it (through {bends[name]})")
+        if name in bends
+        else Certificate(True)
+        for name in parameters
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +84,15 @@ class Needs:
     def covers(self, other: Needs) -> bool:
         """Whether a pass for these needs also serves `other`."""
         return (self | other) == self
+
+
+NEEDS: dict[RowKind, Needs] = {
+    "trace": Needs(sweep=True),
+    "kappa": Needs(sweep=True, kappa=True),
+    "kappa_std": Needs(sweep=True, kappa=True, standardized=True),
+    "kappa_var": Needs(sweep=True, kappa=True, standardized=True),
+    "rho": Needs(sweep=True, rho=True),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +132,7 @@ class PassResult:
 
 def run_pass(
     surface: Surface,
-    plan: Plan,
+    plan: MeasuringPlan,
     needs: Needs,
     *,
     head: Head | None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +27,7 @@ from .sweep.listeners import ChunkRows
 from .sweep.sums import ChunkValues, SweepSums
 from .weight_space.parameter_space import ParameterSpace
 from .weight_space.products import Products, Request
-
-if TYPE_CHECKING:
-    from .workspace import Workspace
+from .workspace import Workspace
 
 Entries = dict[str, Tensor]  # by parameter, in its shape, float64
 _STREAM = 1 << 21  # of random numbers, different from those of all other probes
@@ -45,7 +43,7 @@ class Entry:
 
 
 class _Rows(ChunkRows):
-    """Of one chunk: squares go to the totals of the draw at hand."""
+    """The rows of a chunk, which add the square of every gradient to the diagonal as well."""
 
     def __init__(self, sums: SweepSums, num_samples: int, totals: list[Entries]) -> None:
         super().__init__(sums, num_samples)
@@ -59,13 +57,13 @@ class _Rows(ChunkRows):
         total += torch.mv(squares.T, factor.flatten().double()).reshape(total.shape)
 
     def collect(self, device: torch.device) -> ChunkValues:
-        """As before; what comes next belongs to the next draw."""
+        """The values of this draw; the squares that follow belong to the next one."""
         self.draw += 1
         return super().collect(device)
 
 
 class DiagonalSweep(Sweep):
-    """A sweep that keeps every entry."""
+    """A sweep that keeps every entry of the diagonal, not only its sum."""
 
     def __init__(self, workspace: Workspace, probes: Probes | None) -> None:
         surface = workspace.surface
@@ -77,7 +75,7 @@ class DiagonalSweep(Sweep):
         ]
 
     def new_rows(self, num_samples: int) -> ChunkRows:
-        """Rows that keep squares."""
+        """Rows that add to the diagonal of the draw at hand."""
         return _Rows(self.sums, num_samples, self.totals)
 
     def request_for(
@@ -95,7 +93,7 @@ class DiagonalSweep(Sweep):
 
 @dataclasses.dataclass(frozen=True)
 class GgnDiagonal:
-    """What a pass over the data gave."""
+    """The diagonal, and how far it is the Hessian's and to be believed."""
 
     entries: dict[str, Entry]
     bends: dict[str, str]  # parameters in which the outputs bend, and by what

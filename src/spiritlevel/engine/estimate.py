@@ -105,16 +105,6 @@ class Estimate:
         )
 
 
-def cautious_count(count: float, dof: float) -> int:
-    """A number of probes that will probably do; `count` follows from a variance with this `dof`.
-
-    >>> cautious_count(100, 1e9), cautious_count(100, 18)
-    (106, 149)
-    """
-    # a variance has a relative standard deviation of √(2/dof); in nine cases of ten this is enough
-    return math.ceil(count * (1.05 + 1.3 * math.sqrt(2.0 / max(dof, 1.0))))
-
-
 def estimate_from_repetitions(values: list[float], data_variance: float | None = None) -> Estimate:
     """The mean of at least two independent repetitions.
 

@@ -49,7 +49,7 @@ class Fit:
         return 1 - wrong / weight if weight and isinstance(self._loss, CrossEntropy) else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As in a report; empty where no batch was counted."""
+        """Loss and accuracy for a report; empty where no batch was counted."""
         if self.mean_loss is None:
             return {}
         return {"mean_loss": to_json_float(self.mean_loss), "accuracy": self.accuracy}

@@ -39,7 +39,7 @@ SHOWN_SAMPLES = 5  # how many samples an error of the first run looks at to name
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class MeasuringPlan:
     """How a surface will be measured, and how much work and memory that takes.
 
     Routes and layouts are filled for a sweep only: finding them takes every layer's gradient.
@@ -80,7 +80,7 @@ class Plan:
         return Cost(forwards=num_samples * forwards, backwards=num_samples * columns * num_routes)
 
 
-def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Plan:
+def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> MeasuringPlan:
     """Run the model on three samples and decide everything that a sweep needs.
 
     A later call that does the same in this run recalls it.
@@ -139,7 +139,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
                 on_cpu=surface.device.type == "cpu",
             )
 
-        plan = Plan(
+        plan = MeasuringPlan(
             sweep=True,
             routes=routes,
             layouts=layouts,
@@ -190,7 +190,7 @@ def _recorded(
     return recorded, outputs, targets, sizes
 
 
-def make_head_plan(surface: Surface) -> Plan:
+def make_head_plan(surface: Surface) -> MeasuringPlan:
     """A plan without a sweep, from one sample only: outputs may be very large."""
     recorded, outputs, targets, sizes = _recorded(surface, surface.first_samples(1), 1)
     try:
@@ -205,7 +205,7 @@ def make_head_plan(surface: Surface) -> Plan:
             largest=_largest_output(recorded.uses, 1),
             on_cpu=surface.device.type == "cpu",
         )
-        return Plan(
+        return MeasuringPlan(
             sweep=False,
             routes={},
             layouts={},

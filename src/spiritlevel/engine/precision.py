@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, get_args
+import math
+from typing import Literal
 
 from ..errors import SpiritlevelError, brief
+from ..need import is_number, is_whole, need, one_of, whole
 
 Method = Literal[
     "auto", "exact", "output_probes", "sample_probes", "split", "hutchinson", "hutch++"
 ]
+EXACT_COLUMNS = 16  # up to this many columns, all of them cost no more than a few probes
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """What a method may use to find rows of a Hessian; the rest of the engine asks only this."""
+
+    ggn: bool = True  # the GGN's rows, which are the Hessian's where that is certified
+    residual: bool = True  # where it is not: probes of H − GGN
+    hessian: bool = True  # or of H itself, if a few show that these vary less
+    output_probes: Literal["never", "many", "always"] = "many"  # or only in place of many columns
+    sample_probes: Literal["never", "large", "always"] = "never"  # or only in large networks
+    cheapest: bool = False  # also another way than asked for, where it costs less
+    sketch: bool = False  # dominant directions are taken out first
+
+
+WAYS: dict[Method, Way] = {
+    "auto": Way(sample_probes="large", cheapest=True),
+    "exact": Way(residual=False, output_probes="never"),
+    "output_probes": Way(residual=False, output_probes="always"),
+    "sample_probes": Way(sample_probes="always"),
+    "split": Way(hessian=False),
+    "hutchinson": Way(ggn=False, residual=False),
+    "hutch++": Way(ggn=False, residual=False, sketch=True),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,21 +50,18 @@ class Precision:
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
-        if self.method not in get_args(Method):
-            raise SpiritlevelError(
-                f"The 'method' argument must be one of {', '.join(get_args(Method))}. "
-                f"Got {brief(self.method)}. 'auto' picks by cost and certificate."
-            )
-        for name in ("rtol", "confidence"):
-            if not isinstance(getattr(self, name), int | float):
-                raise SpiritlevelError(
-                    f"The {name!r} argument must be a number. Got {brief(getattr(self, name))}."
-                )
-        if not isinstance(self.max_passes, int):
-            raise SpiritlevelError(
-                "The 'max_passes' argument must be a whole number of passes over the data. "
-                f"Got {brief(self.max_passes)}. Typical: 100."
-            )
+        need(
+            "method",
+            self.method,
+            one_of(WAYS),
+            f"one of {', '.join(WAYS)}",
+            "'auto' picks by cost and certificate.",
+        )
+        need("rtol", self.rtol, is_number, "a number")
+        need("confidence", self.confidence, is_number, "a number")
+        typical = "Typical: 100."
+        passes = "a whole number of passes over the data"
+        need("max_passes", self.max_passes, is_whole, passes, typical)
         if not 0.0 < self.rtol < 1.0:
             raise SpiritlevelError(
                 f"The 'rtol' argument must lie between 0 and 1. Got {brief(self.rtol)}. 0.05 asks "
@@ -48,8 +72,20 @@ class Precision:
                 "The 'confidence' argument must lie between 0 and 1. Got "
                 f"{brief(self.confidence)}. Typical: 0.95."
             )
-        if self.max_passes < 1:
-            raise SpiritlevelError(
-                "The 'max_passes' argument must be at least 1 pass over the data. "
-                f"Got {brief(self.max_passes)}. Typical: 100."
-            )
+        least = "at least 1 pass over the data"
+        need("max_passes", self.max_passes, whole(least=1), least, typical)
+
+    @property
+    def way(self) -> Way:
+        """What the method may use."""
+        return WAYS[self.method]
+
+    def probes_columns(self, num_columns: int) -> bool:
+        """Whether output probes replace so many columns, at least to begin with."""
+        if self.way.output_probes == "many":
+            return num_columns > EXACT_COLUMNS
+        return self.way.output_probes == "always"
+
+    def most_probes(self, num_columns: int) -> float:
+        """From so many output probes on, all columns are taken instead."""
+        return math.inf if self.way.output_probes == "always" else num_columns

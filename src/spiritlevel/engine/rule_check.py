@@ -17,7 +17,7 @@ from ..model.layer_hooks import LayerUse
 from ..model.layers import ContractionRequest
 from ..model.surface import Surface
 from .routes import Routing, cotangent_like
-from .weight_space.groups import groups
+from .weight_space.parameter_space import parameter_groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,8 @@ def check_rules(
 ) -> RuleCheck:
     """Compare the gradients of these parameters, or of all, along one random cotangent."""
     found = RuleCheck()
-    for group in groups(surface):  # gradients by the rules and by autograd are held together
+    # by groups, since gradients by the rules and by autograd are held together
+    for group in parameter_groups(surface):
         if chosen := [name for name in group if names is None or name in names]:
             of_group = _check_group(surface, uses, routing, outputs, chosen)
             found = RuleCheck(found.wrong | of_group.wrong, found.unseen | of_group.unseen)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,28 +27,23 @@ from ..errors import NotApplicable
 from ..model import batches as _batches
 from ..model.arithmetic import full_precision
 from ..model.batches import BatchLocation
-from ..model.layer_hooks import LayerUse
-from ..model.layers import Layout
 from ..model.layers.noise import ColumnNoise, Noise, direction_at_output, scaled_columns
 from ..model.model_state import twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
-from .recorded_runs import RecordedRuns, edges_of
-from .sample_draws import SampleDraws
-from .sample_groups import SampleGroups
+from .plan import MeasuringPlan
+from .recorded_runs import Places, RecordedRuns, edges_of, second_derivatives
+from .row_probes import AbstractRowProbes
+from .sample_draws import SampleDraws, SampleGroups
 from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
 from .sweep.sums import FEW, Factors, RowKind, cautious
 from .weight_space import trust
-from .weight_space.chunk_products import Operator
+from .weight_space.chunk_products import Operator, ProductMethod
 from .weight_space.product_methods import choose_method
 from .weight_space.products import SMALL
-
-if TYPE_CHECKING:
-    from .plan import Plan
-    from .workspace import Workspace
-
+from .workspace import Workspace
 
 # Degrees of freedom from which an interval is given, and how much of its relative error is added to
 # it (`cautious`). In a small network noise has heavy tails, and estimates that are too small look
@@ -59,18 +54,17 @@ CAUTION_IF_LARGE, CAUTION_IF_SMALL = (3, 1.0), (FEW, 2.0)
 # of which none is large: of 95 % intervals that rested on pairs, 57 to 90 % held the truth, and at
 # least 90 % from four together, which on few samples take fewer probes in the end.
 PILOT_IF_SKEWED, FEW_SAMPLES = 4, 32
-_METHOD = "method of products"
 _CURVATURES = "curvatures at the outputs"  # by first sample of a chunk, for all kinds
 
 
-class _Values(NamedTuple):
+class _ProbeValues(NamedTuple):
     """What one probe of a chunk gives."""
 
     rows: Tensor  # of every row and sample, shape: (rows, N)
     neurons: dict[str, Tensor]  # ρ(j) summed over the samples, by layer
 
 
-class SampleProbes:
+class SampleProbes(AbstractRowProbes):
     """Probes of some rows: parameters for the trace, layers for κ and ρ."""
 
     text = "sample probes"
@@ -98,10 +92,8 @@ class SampleProbes:
             raise NotApplicable(f"noise at the outputs of layers does not give {kind}")
         if odd := self.unknown_uses(self.plan, self.row_of):
             raise NotApplicable(f"the uses of {odd[0]!r} are not known")
-        if _METHOD not in workspace.cache:  # the same for all kinds: it takes a run of the model
-            at_once = trust.samples_at_once(self.surface, workspace.product_chunk)
-            workspace.cache[_METHOD] = choose_method(self.surface, at_once)
-        if workspace.cache[_METHOD] != "reverse":
+        method = workspace.once("method of products", self._method)  # the same for all kinds
+        if method != "reverse":
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
         self._numbers = SampleNumbers(workspace)
         self._noise = SampleNoise(self.surface, kind, self.row_of, workspace.seed)
@@ -111,14 +103,24 @@ class SampleProbes:
         if size <= SMALL or workspace.num_samples < FEW_SAMPLES:
             self.glance = self.pilot = self.least = PILOT_IF_SKEWED
 
+    def _method(self) -> ProductMethod:
+        """Of forming products, found by a run of the model."""
+        at_once = trust.samples_at_once(self.surface, self.workspace.product_chunk)
+        return choose_method(self.surface, at_once)
+
     @staticmethod
-    def unknown_uses(plan: Plan, names: Iterable[str]) -> list[str]:
+    def unknown_uses(plan: MeasuringPlan, names: Iterable[str]) -> list[str]:
         """Those of these parameters where it is not known where noise would go."""
         return [n for n in names if plan.routes[n] not in ("single", "sum", "unused")]
 
     def neurons(self, operator: Operator, row: str) -> list[Estimate]:
         """ρ(j) of a layer."""
         return self.values[operator].neurons(row)
+
+    @property
+    def operators(self) -> Collection[Operator]:
+        """The operators that were probed so far."""
+        return self.values
 
     # -- what was drawn ----------------------------------------------------------------------
 
@@ -130,11 +132,6 @@ class SampleProbes:
     def passes(self) -> int:
         """Probes of all operators."""
         return sum(map(self.count, self.values))
-
-    @property
-    def common(self) -> int:
-        """How many probes every operator has had."""
-        return min(map(self.count, self.values))
 
     def estimate(self, operator: Operator, factors: Factors) -> Estimate:
         """Σ over rows of factor × value."""
@@ -229,7 +226,7 @@ class SampleProbes:
         operators: Sequence[Operator],
         index: Tensor | None = None,
         noting: bool = False,
-    ) -> tuple[dict[Operator, list[_Values]], Tensor]:
+    ) -> tuple[dict[Operator, list[_ProbeValues]], Tensor]:
         """The values of each operator for each stream, and the samples' weights.
 
         `index` says which samples of the chunk the batch holds; None: all of them. `noting` notes
@@ -270,7 +267,7 @@ class SampleProbes:
         operator: Operator,
         total: Tensor,
         wide: Tensor,
-        places: list[tuple[LayerUse, Layout]],
+        places: Places,
     ) -> list[Tensor | None]:
         value = total
         with torch.enable_grad():
@@ -285,61 +282,46 @@ class SampleProbes:
     def _values(
         self,
         gradients: list[Tensor | None],
-        places: list[tuple[LayerUse, Layout]],
+        places: Places,
         samples: Tensor,
         stream: int,
         count: int,
-    ) -> _Values:
+    ) -> _ProbeValues:
         """⟨v, ∂²ℓ/∂e² v⟩ of every row and sample for one probe, shape (rows, N)."""
         noise = self._noise.of(samples, stream)
-        fixed: list[tuple[Tensor, Tensor]] = []  # ∂ℓ/∂e with a graph, and a constant direction
-        moving: list[Tensor] = []  # 2⟨∂ℓ/∂e, v⟩ as a function of v alone
-        along = []
         with torch.enable_grad():
-            for (use, layout), gradient in zip(places, gradients, strict=True):
-                parts = {
+            along = [
+                {
                     name: direction_at_output(use, layout, key, noise[name])
                     for key, name in use.names.items()
                     if name in self.row_of
                 }
-                along.append({name: v.detach() for name, v in parts.items()})
-                if gradient is None:
-                    continue
-                for v in parts.values():
-                    if gradient.requires_grad:
-                        fixed.append((gradient, v.detach()))
-                    if v.requires_grad:
-                        moving.append(2 * (gradient.detach() * v).sum())
+                for use, layout in places
+            ]
+        second = second_derivatives(places, gradients, [list(parts.values()) for parts in along])
         index = {row: i for i, row in enumerate(self.row_of.values())}
         values = torch.zeros(len(index), count, dtype=torch.float64, device=samples.device)
-        if not fixed and not moving:
-            return _Values(values, {})
+        if second is None:
+            return _ProbeValues(values, {})
         self.surface.cost += Cost(products=count)
-        second = torch.autograd.grad(
-            [*[g for g, _ in fixed], *moving],
-            edges_of(places),
-            [*[v for _, v in fixed], *map(torch.ones_like, moving)],
-            retain_graph=True,
-            allow_unused=True,
-        )
         if self.kind == "rho":
             return self._by_neuron(places, second, noise, values)
         for (_, layout), parts, image in zip(places, along, second, strict=True):
             if image is None:
                 continue
             for name, v in parts.items():
-                terms = layout.split(at_least_float(image) * at_least_float(v))
+                terms = layout.split(at_least_float(image) * at_least_float(v.detach()))
                 sums = terms.reshape(count, -1).sum(dim=1, dtype=torch.float64)
                 values[index[self.row_of[name]]] += sums
-        return _Values(values, {})
+        return _ProbeValues(values, {})
 
     def _by_neuron(
         self,
-        places: list[tuple[LayerUse, Layout]],
+        places: Places,
         images: Sequence[Tensor | None],
         noise: Mapping[str, Noise | ColumnNoise],
         values: Tensor,
-    ) -> _Values:
+    ) -> _ProbeValues:
         """ρ(j) of every neuron: v is linear in its sign, whose part of ⟨v, u⟩ is the neuron's."""
         own = {
             name: dataclasses.replace(each, signs=each.signs.detach().requires_grad_())
@@ -361,7 +343,7 @@ class SampleProbes:
                 terms = slope.double() * signs[i].detach().double()
                 values[i] = terms.sum(dim=1)
                 neurons[self.row_of[name]] = terms.sum(dim=0)
-        return _Values(values, neurons)
+        return _ProbeValues(values, neurons)
 
     def _no_neurons(self, count: int) -> dict[str, Tensor]:
         """ρ(j) of every layer for some probes, still 0."""

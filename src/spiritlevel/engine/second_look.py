@@ -9,11 +9,10 @@ difference of its gradients must be what the Gauss–Newton matrix says. Where t
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,27 +21,14 @@ from ..math.curvature import SignedColumn, scaled_to_one
 from ..model.batches import BatchLocation
 from ..model.surface import Surface
 from ..records import Cost
+from .sweep.backward import Sweep
+from .sweep.witnesses import Witness
 from .weight_space import trust
 
-if TYPE_CHECKING:
-    from .sweep.backward import Sweep
-
-WITNESSES = 2  # samples that are looked at again
-NEIGHBOURS = 4  # samples on which the gradient is compared with differences of the loss
 DIRECTIONS = 1  # parameters of each along which differences are taken
 # The same sums in another order, and a kink that rounding moves to the other side of 0. Rows of
 # another sample, a missed use or a wrong mean are off by a factor.
 SAME = {torch.float64: 1e-6, torch.float32: 2e-2}
-
-
-@dataclasses.dataclass(frozen=True)
-class Witness:
-    """A sample, and the values that the sweep gave it, by kind of row."""
-
-    sample: Any
-    where: BatchLocation
-    rows: Mapping[str, Mapping[str, float]]
-    neighbours: Any  # it and a few others of its batch: one alone may be where the model is flat
 
 
 def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
@@ -68,14 +54,14 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
         return _quadratic_forms(surface, witness, names, seed)
 
     with surface.processes.together():
-        for number, witness in enumerate(sweep.witnesses):
+        for number, witness in enumerate(sweep.witnesses.kept):
             look = functools.partial(by_differences, witness, seed + number)
             doubts |= trust.beside_the_parameters(surface, seed + number, look)
             if sweep.exact:
                 doubts |= _alone(sweep, witness)
     for others in surface.processes.gather(doubts):
         doubts = others | doubts
-    if not doubts and sweep.witnesses:
+    if not doubts and sweep.witnesses.kept:
         surface.known.put(key, True)
     return doubts
 
@@ -192,7 +178,7 @@ def _quadratic_forms(
 def _slopes(
     surface: Surface, sample: Any, where: BatchLocation, name: str, along: Tensor
 ) -> Iterator[trust.Slopes]:
-    """⟨∇L, v⟩ ahead and behind, for several steps."""
+    """The slope of the loss along v a step ahead and a step behind, for several steps."""
     start = surface.parameters[name].detach()
 
     def slope(step: float) -> tuple[float, Tensor]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,15 +18,15 @@ from ..model.losses import CrossEntropy
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, find_activation_sites
-from .certificate import Certificate, certify
-from .data_pass import Budget, Needs, PassResult, run_pass
-from .estimate import Estimate, cautious_count
+from .data_pass import Budget, Certificate, Needs, PassResult, certify, run_pass
+from .estimate import Estimate
 from .head.head_layer import Head, choose_head
 from .head.rows import HeadBlock, iterate_blocks
+from .memory import VectorMemory, chunk_memory, most_kept
 from .options import Options
-from .plan import Plan, check_samples, make_head_plan, make_plan
+from .plan import MeasuringPlan, check_samples, make_head_plan, make_plan
 from .precision import Precision
-from .sample_memory import chunk_memory, most_kept
+from .refine import refine
 from .sweep.backward import Probes
 from .sweep.feature_scales import (
     POWERS,
@@ -37,14 +36,12 @@ from .sweep.feature_scales import (
     scales_from_spreads,
     unseen_layers,
 )
-from .sweep.sums import Factors, RowKind, pooled_estimate
-from .weight_space.noise import Draws
-from .weight_space.perturbed import PerturbedLoss
+from .sweep.output_probes import OutputProbes, least_probes
+from .sweep.sums import Factors, RowKind
+from .weight_space.perturbed import NoiseVectors, PerturbedLoss
 from .weight_space.products import SMALL, Products
-from .weight_space.vector_memory import VectorMemory
 
-EXACT_COLUMNS = 16  # up to this many columns, all of them cost no more than a few probes
-MIN_SPREADS = 32  # least samples × (probes − 1) to estimate the error of output probes from
+Made = TypeVar("Made")
 STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
 NEARLY_ALL = 0.95  # of the parameters: if these bend, all are probed
 
@@ -71,14 +68,21 @@ class Workspace:
         self._memory = memory
         # half of a limit is for vectors as large as the weights, the other half for samples
         self.vector_memory = VectorMemory(None if memory is None else memory // 2)
-        self._plan: Plan | None = None
+        self._plan: MeasuringPlan | None = None
         self._pass: PassResult | None = None
         self._more: list[PassResult] = []  # further output probes
         self._wanted = Needs()
 
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` returns, made once for each key, so that measures share it."""
+        if key not in self.cache:
+            self.cache[key] = make()
+        made: Made = self.cache[key]
+        return made
+
     def want(self, needs: Needs) -> None:
         """Announce all needs in advance, so that the first pass computes everything."""
-        if self.precision.method in ("hutchinson", "hutch++"):  # these methods use no sweep
+        if not self.precision.way.ggn:
             needs = needs.without_sweep
         self._wanted = needs
 
@@ -88,7 +92,7 @@ class Workspace:
         return self._wanted
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> MeasuringPlan:
         """How this surface is measured; made again if a sweep becomes necessary."""
         plan = self._network_plan
         if self._wanted.activity:
@@ -97,7 +101,7 @@ class Workspace:
         return plan
 
     @property
-    def _network_plan(self) -> Plan:
+    def _network_plan(self) -> MeasuringPlan:
         wanted = self._wanted
         if self._plan is None or (wanted.sweep and not self._plan.sweep):
             with full_precision():
@@ -170,9 +174,9 @@ class Workspace:
         return PerturbedLoss(self.surface, chunk=plain, gradient_chunk=with_graph)
 
     @functools.cached_property
-    def draws(self) -> Draws:
+    def draws(self) -> NoiseVectors:
         """Noise for the weights, the same for all measures."""
-        return Draws(self.surface, seed=self.seed, memory=self.memory)
+        return NoiseVectors(self.surface, seed=self.seed, memory=self.memory)
 
     @functools.cached_property
     def memory(self) -> int:
@@ -198,7 +202,7 @@ class Workspace:
         large part, the sweep is the better way to that part.
         """
         wanted, parameters = self._wanted, self.surface.parameters
-        if self.precision.method not in ("auto", "sample_probes") or wanted.standardized:
+        if self.precision.way.sample_probes == "never" or wanted.standardized:
             return False
         bent = sum(parameters[name].numel() for name in self.plan.bent)
         return bent > SMALL and bent >= NEARLY_ALL * sum(p.numel() for p in parameters.values())
@@ -212,7 +216,7 @@ class Workspace:
             if not needs.sweep and self._wanted.sweep and self.sweep_can_wait:
                 now = self._wanted.without_sweep
             if now.sweep and self.by_probes:
-                probes = self._probes(0, self.pilot_count)
+                probes = self._probes(range(self.pilot_count))
             self._pass = self._run(now, probes)
         return self._pass
 
@@ -259,10 +263,8 @@ class Workspace:
     @property
     def by_probes(self) -> bool:
         """Whether output probes replace the factor columns."""
-        method = self.precision.method
-        if method in ("auto", "split", "sample_probes"):
-            return self.plan.num_columns > EXACT_COLUMNS
-        return method == "output_probes"
+        asked = self.precision
+        return asked.way.ggn and asked.probes_columns(self.plan.num_columns)
 
     @functools.cached_property
     def num_samples(self) -> int:
@@ -276,40 +278,37 @@ class Workspace:
     @property
     def pilot_count(self) -> int:
         """Output probes to start with: two, and more if few samples leave their error unknown."""
-        return 1 + max(1, math.ceil(MIN_SPREADS / max(self.num_samples, 1)))
+        return least_probes(self.num_samples)
 
-    def _probes(self, first: int, count: int) -> Probes:
+    def _probes(self, streams: range) -> Probes:
         offset = sum(self._counts[: self.surface.processes.rank])
-        return Probes(self.seed, range(first, first + count), offset)
+        return Probes(self.seed, streams, offset)
 
     def output_probes(self, at_least: int) -> Probes:
         """The first output probes, for a sweep of one's own."""
-        return self._probes(0, max(self.pilot_count, at_least))
+        return self._probes(range(max(self.pilot_count, at_least)))
 
     def sweep_to(self, needs: Needs, kind: RowKind, factors: Factors, rtol: float) -> None:
         """Add output probes until Σ factor × value of a kind of rows is within `rtol`."""
         self.run(needs)
-        while self.probed:
-            estimate = self.sweep_estimate(kind, factors)
-            count = self.num_probes
-            if estimate.value == 0.0 and estimate.variance == 0.0:
-                return
-            deciding = self._passes[0].sweep.effective_samples(kind, factors)
-            least = 1 + math.ceil(MIN_SPREADS / max(deciding, 1.0))
-            if count >= least and estimate.within(rtol, self.precision.confidence):
-                return
-            margin = rtol * abs(estimate.value)
-            half_width = estimate.half_width(self.precision.confidence)
-            growth = (half_width / margin) ** 2 if margin else 4.0
-            wanted = max(math.ceil(1.05 * count * min(growth, 4.0)), least)
-            if self.precision.method != "output_probes" and wanted >= self.plan.num_columns:
+        refine(self.sweep_rows(kind, factors), self.precision, rtol)
+
+    def sweep_rows(self, kind: RowKind, factors: Factors) -> OutputProbes:
+        """Σ factor × value over the GGN's rows of a kind, and the way to more probes of it."""
+
+        def take_pass(streams: range | None) -> None:
+            if streams is None:
                 self._more = []
-                self._pass = self._run(self._wanted, None)  # all columns cost no more than that
-                return
-            more = min(wanted, self.precision.max_passes) - count
-            if more < 2:  # the error of a single probe is unknown
-                return
-            self._more.append(self._run(self._wanted, self._probes(count, more)))
+                self._pass = self._run(self._wanted, None)
+            else:
+                self._more.append(self._run(self._wanted, self._probes(streams)))
+
+        return OutputProbes(
+            lambda: [(p.sweep.num_probes, p.sweep.kinds[kind]) for p in self._passes],
+            take_pass,
+            factors,
+            num_columns=self.precision.most_probes(self.plan.num_columns),
+        )
 
     @property
     def swept(self) -> bool:
@@ -337,8 +336,7 @@ class Workspace:
 
     def sweep_estimate(self, kind: RowKind, factors: Factors) -> Estimate:
         """Σ factor × value over the GGN's rows of a kind."""
-        parts = [(p.sweep.num_probes or 1, p.sweep.estimate(kind, factors)) for p in self._passes]
-        return pooled_estimate(parts)
+        return self.sweep_rows(kind, factors).estimate()
 
     def sweep_neurons(self, layer: str) -> Tensor:
         """ρ(j) of the GGN, one row per probe; a single row if exact."""
@@ -350,15 +348,6 @@ class Workspace:
         if self.probed:
             return f"{self.num_probes} output probes for {self.plan.num_columns} columns"
         return "the GGN exactly"
-
-    def sweep_budget(self, kind: RowKind, factors: Factors) -> str:
-        """How many passes would have reached the precision that was missed."""
-        estimate, asked = self.sweep_estimate(kind, factors), self.precision
-        if estimate.unknown:
-            return "So few probes give no interval. Raise max_passes."
-        excess = estimate.half_width(asked.confidence) / (asked.rtol * abs(estimate.value))
-        enough = cautious_count(self.num_probes * excess**2, estimate.dof)
-        return f"max_passes={enough} would have sufficed."
 
     # -- the record --------------------------------------------------------------------------
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from ..engine.weight_space.eigenvalues import eigenpairs_of
+from ..engine.weight_space.eigenvalues import check_room, eigenpairs_of
 from ..engine.weight_space.lanczos import Eigenpairs, Subspace, Which
-from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..records import Cost

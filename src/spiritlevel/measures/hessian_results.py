@@ -6,7 +6,8 @@ import math
 
 import torch
 
-from ..engine.row_estimate import RowEstimate
+from ..engine.refine import would_have_sufficed
+from ..engine.row_estimator import RowEstimate
 from ..engine.weight_space.eigenvalues import residual_tolerance
 from ..engine.weight_space.lanczos import Eigenpairs
 from ..engine.workspace import Workspace
@@ -86,4 +87,4 @@ def _budget(pairs: Eigenpairs, index: int, residual_rtol: float) -> str:
             f"max_passes={4 * pairs.products}."
         )
     enough = math.ceil(pairs.products * math.log(residual_rtol) / math.log(residual / value))
-    return f"At this rate max_passes={max(enough, pairs.products + 1)} would have sufficed."
+    return f"At this rate {would_have_sufficed(max(enough, pairs.products + 1))}"

@@ -13,7 +13,7 @@ import torch
 from .. import plugins
 from ..engine.data_pass import Needs
 from ..engine.options import TEXTS
-from ..engine.plan import Plan
+from ..engine.plan import MeasuringPlan
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError, brief, suggestion
 from ..records import Cost, Measurement
@@ -124,7 +124,7 @@ class Card:
         for requirement in self.requires:
             requirement(workspace, self.name)
 
-    def cost(self, plan: Plan, num_samples: int) -> Cost:
+    def cost(self, plan: MeasuringPlan, num_samples: int) -> Cost:
         """The planned cost; a measurement reports the counted one."""
         needs = self.needs
         return plan.cost(num_samples, sweep=needs.sweep, spreads=needs.standardized)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from ... import api, symmetries
 from ...engine.options import Options
-from ...engine.precision import Method
-from ...engine.workspace import EXACT_COLUMNS
+from ...engine.precision import EXACT_COLUMNS, Method
 from ...errors import SpiritlevelError, brief
 from ...measures import registered_cards
 from ...measures.confounders import MEASURED_ALONG

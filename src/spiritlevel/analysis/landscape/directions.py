@@ -9,8 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...engine.weight_space.eigenvalues import eigenpairs_of
-from ...engine.weight_space.lanczos_room import check_room
+from ...engine.weight_space.eigenvalues import check_room, eigenpairs_of
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.perturbed import Weights
 from ...engine.workspace import Workspace

@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...engine.weight_space.noise import normal_numbers
-from ...engine.weight_space.perturbed import Weights
+from ...engine.weight_space.perturbed import Weights, normal_numbers
 from ...errors import SpiritlevelError
 from ...model.surface import Surface
 

@@ -14,7 +14,7 @@ from ...engine.data_pass import Needs
 from ...engine.diagonal import ggn_diagonal
 from ...engine.directions.column_pass import run_column_pass, spans
 from ...engine.directions.families import NeuronDeletions
-from ...engine.directions.usable import reasons_against
+from ...engine.recorded_runs import reasons_against
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError, brief
 from ...measures.opening import open_workspace

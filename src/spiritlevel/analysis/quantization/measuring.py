@@ -16,7 +16,7 @@ from ...engine.directions.column_pass import run_column_pass, spans
 from ...engine.directions.families import GivenChanges
 from ...engine.directions.product_pass import run_product_pass
 from ...engine.directions.tally import Directional
-from ...engine.directions.usable import reasons_against
+from ...engine.recorded_runs import reasons_against
 from ...engine.workspace import Workspace
 from ...errors import NotApplicable, SpiritlevelError, brief
 from ...measures.opening import open_workspace

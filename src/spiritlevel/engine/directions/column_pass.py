@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,11 +24,9 @@ from ...model.arithmetic import full_precision
 from ...model.linearity import bends
 from ..recorded_runs import Places, RecordedRun, RecordedRuns, edges_of
 from ..sweep.probed_rows import SampleNumbers
+from ..workspace import Workspace
 from .families import AbstractFamily, Slopes
 from .tally import Directional, Tally
-
-if TYPE_CHECKING:
-    from ..workspace import Workspace
 
 COPIES = 2  # of what a family computes at the outputs
 _STREAM = 1 << 22  # of random numbers, different from those of all other probes
@@ -37,7 +34,7 @@ _STREAM = 1 << 22  # of random numbers, different from those of all other probes
 
 @dataclasses.dataclass(frozen=True)
 class ColumnPass:
-    """What a pass over the data gave."""
+    """Slopes and curvatures along all directions, and where the GGN is not the Hessian."""
 
     found: Directional
     bends: dict[str, str]  # parameters in which the outputs bend, and by what

@@ -45,7 +45,7 @@ class GivenChanges(AbstractFamily):
         self.names, self._counts, self.change = list(counts), counts, change
 
     def count(self, name: str) -> int:
-        """As given."""
+        """How many changes of this parameter were given."""
         return self._counts[name]
 
     def slopes(self, use: LayerUse, layout: Layout, name: str) -> Slopes:
@@ -72,7 +72,7 @@ class NeuronDeletions(AbstractFamily):
         self.names, self.matrices = list(matrices), matrices
 
     def count(self, name: str) -> int:
-        """Neurons of all groups."""
+        """One for each neuron of each group."""
         matrix = self.matrices[name]
         return matrix.of(matrix.parameter.detach()).shape[0] * matrix.neurons
 

@@ -9,8 +9,6 @@ For a single layer, or for the changes of all layers taken together, nothing is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -20,15 +18,13 @@ from ...model.arithmetic import full_precision
 from ...model.layers import Layout
 from ...model.model_state import twice_differentiable
 from ...records import Cost
-from ..recorded_runs import Places, RecordedRun, RecordedRuns, edges_of
+from ..recorded_runs import Places, RecordedRun, RecordedRuns, edges_of, second_derivatives
 from ..sweep.listeners import at_least_float
 from ..sweep.probed_rows import SampleNumbers
+from ..workspace import Workspace
 from .column_pass import spans
 from .families import GivenChanges
 from .tally import Directional, Tally
-
-if TYPE_CHECKING:
-    from ..workspace import Workspace
 
 _STREAM = 3 << 20  # of random numbers, different from those of all other probes
 
@@ -123,41 +119,27 @@ class _Chunk:
         self, moved: list[tuple[str, Tensor | None]], signs: Tensor, i: int, draw: Tensor
     ) -> None:
         """Add ⟨v, ∂²ℓ/∂e² v⟩ of every sample to the columns of `draw`."""
-        fixed: list[tuple[Tensor, Tensor]] = []  # ∂ℓ/∂e with a graph, and a constant direction
-        moving: list[Tensor] = []  # 2⟨∂ℓ/∂e, v⟩ as a function of v alone
-        along: list[Tensor | None] = []
+        along: list[list[Tensor]] = []  # at each place: one direction or none
         with torch.enable_grad():
-            for (use, layout), gradient, (name, v) in zip(
-                self.places, self.gradients, moved, strict=True
-            ):
+            for (use, layout), (name, v) in zip(self.places, moved, strict=True):
                 if v is None:
-                    along.append(None)
+                    along.append([])
                     continue
                 rows = layout.sample_of_rows(use.output.shape).to(signs.device)
                 own = signs[rows, self.columns[name]].to(v.dtype)
                 view = [1] * v.dim()
                 view[layout.dim] = len(own)
-                signed = v * own.reshape(view)
-                along.append(signed.detach())
-                if gradient is not None and gradient.requires_grad:
-                    fixed.append((gradient, signed.detach()))
-                if gradient is not None and signed.requires_grad:
-                    moving.append(2 * (gradient.detach() * signed).sum())
-        if not fixed and not moving:
+                along.append([v * own.reshape(view)])
+        images = second_derivatives(self.places, self.gradients, along)
+        if images is None:
             return
         self.surface.cost += Cost(products=len(draw))
-        images = torch.autograd.grad(
-            [*[g for g, _ in fixed], *moving],
-            edges_of(self.places),
-            [*[v for _, v in fixed], *map(torch.ones_like, moving)],
-            retain_graph=True,
-            allow_unused=True,
-        )
-        for (_, layout), image, signed_v, (name, _) in zip(
+        for (_, layout), image, directions, (name, _) in zip(
             self.places, images, along, moved, strict=True
         ):
-            if image is not None and signed_v is not None:
-                draw[:, self._column(name, i)] += _inner(layout, image, signed_v)
+            for signed in directions if image is not None else ():
+                assert image is not None
+                draw[:, self._column(name, i)] += _inner(layout, image, signed)
 
 
 def _inner(layout: Layout, left: Tensor, right: Tensor) -> Tensor:

@@ -51,10 +51,7 @@ class HeadFeatures:
 
 def head_features(workspace: Workspace) -> HeadFeatures:
     """The rows of all processes, from one forward pass that all measures share."""
-    if "head_features" not in workspace.cache:
-        workspace.cache["head_features"] = _collect(workspace)
-    features: HeadFeatures = workspace.cache["head_features"]
-    return features
+    return workspace.once("head_features", lambda: _collect(workspace))
 
 
 def check_rows(workspace: Workspace, measure: str) -> None:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
-import random
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -39,13 +37,11 @@ from ...model.layers import (
 )
 from ...model.linearity import InPlaceWatch, bends
 from ...model.surface import Surface
-from ..plan import Plan
+from ..plan import MeasuringPlan
 from ..routes import Route, Routing, find_routing, hidden_parameters
 from ..rule_check import RuleCheck, check_rules
-from ..second_look import NEIGHBOURS, WITNESSES, Witness
 from ..uses import complete_uses
 from ..weight_space.trust import refuse_hidden_uses
-from .batched import columns_per_backward
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold
 from .listeners import (
@@ -56,10 +52,9 @@ from .listeners import (
     at_least_float,
 )
 from .per_sample import per_sample_gradients
-from .pulling import Listening, Pulling
-from .sums import ChunkValues, SweepSums
-
-LEAST_CHANCE = 1e-300  # of a sample to be looked at, without curvature or with too much of it
+from .pulling import Listening, Pulling, columns_per_backward
+from .sums import SweepSums
+from .witnesses import Witnesses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +72,7 @@ class Sweep:
     def __init__(
         self,
         surface: Surface,
-        plan: Plan,
+        plan: MeasuringPlan,
         *,
         kappa: bool,
         rho: bool,
@@ -104,11 +99,9 @@ class Sweep:
         self.num_columns = plan.num_columns if probes is None else 1
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
-        self.witnesses: list[Witness] = []  # samples for a second look, with their values
+        self.witnesses = Witnesses(self.sums)  # for a second look
         self.seen: set[Hashable] = set()  # what the chunks and their graphs look like
         self._rules = plan.rules
-        self._random = random.Random(0)
-        self._chunks = 0
         self.request = ContractionRequest(kappa=kappa, num_columns=self.num_columns)
         self.weights: dict[str, LayerMatrix] = {}
         for layer, weight in surface.matrices.items():
@@ -174,7 +167,8 @@ class Sweep:
                         draws.append(rows.collect(outputs.device))
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
-                self._keep_witness(draws[0], batch, where)
+                # what probes or a faster arithmetic give to a sample is not its value
+                self.witnesses.offer(draws[0], batch, where, self.kinds if self.exact else ())
         finally:
             recorded.close()
         return outputs.detach(), targets, curvature
@@ -192,29 +186,6 @@ class Sweep:
     def kinds(self) -> tuple[str, ...]:
         """The kinds of rows that a second look can compare."""
         return ("trace", *["kappa"] * self.request.kappa, *["rho"] * self.rho)
-
-    def _keep_witness(self, values: ChunkValues, batch: Any, where: BatchLocation) -> None:
-        """Keep a sample of some chunks, each chunk with the same probability."""
-        self._chunks += 1
-        place = len(self.witnesses)
-        if place == WITNESSES:
-            place = self._random.randrange(self._chunks)
-            if place >= WITNESSES:
-                return
-        sizes = values.rows["trace"].abs().sum(dim=0).tolist()
-        chances = [size if 0.0 < size < math.inf else LEAST_CHANCE for size in sizes]
-        (index,) = self._random.choices(range(len(sizes)), chances)
-        # what probes or a faster arithmetic give to a sample is not its value
-        kinds = self.kinds if self.exact else ()
-        of_sample = {kind: values.rows[kind][:, index].tolist() for kind in kinds}
-        rows = {
-            kind: dict(zip(self.sums.index[kind], of_sample[kind], strict=True)) for kind in kinds
-        }
-        sample = _batches.take(batch, slice(index, index + 1))
-        start = max(0, min(index, len(sizes) - NEIGHBOURS))
-        neighbours = _batches.take(batch, slice(start, start + NEIGHBOURS))
-        location = dataclasses.replace(where, start=where.start + index, first=where.first + index)
-        self.witnesses[place : place + 1] = [Witness(sample, location, rows, neighbours)]
 
     def _routing(self, uses: list[LayerUse], outputs: Tensor) -> Routing:
         """The routes of this chunk, whose samples may do other things than the first ones."""

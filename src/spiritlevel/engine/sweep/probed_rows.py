@@ -1,12 +1,7 @@
-"""Sums over output columns, from all columns or from random probes until they are precise enough.
-
-This does for any pass with one value per sample, row and column what `Workspace.sweep_to` does for
-the rows of the GGN.
-"""
+"""Sums over output columns of a pass of one's own, with as many probes as measures ask for."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -14,9 +9,11 @@ from torch import Tensor
 
 from ...model.batches import BatchLocation
 from ...records import Cost
-from ..estimate import Estimate, cautious_count
-from ..workspace import EXACT_COLUMNS, MIN_SPREADS, Workspace
-from .sums import Factors, RowSums, pooled_estimate
+from ..estimate import Estimate
+from ..refine import advice, for_more, refine
+from ..workspace import Workspace
+from .output_probes import OutputProbes, Part
+from .sums import Factors, RowSums
 
 Run = Callable[[range | None], RowSums]  # a pass with these probes, or with all columns
 
@@ -46,62 +43,43 @@ class ProbedRows:
         self.workspace, self.num_columns = workspace, num_columns
         self.cost = Cost()
         self._run = run
-        self._parts: list[tuple[int | None, RowSums]] = []
-        method = workspace.precision.method
-        by_probes = num_columns > EXACT_COLUMNS and method != "exact"
-        self._add(range(workspace.pilot_count) if by_probes or method == "output_probes" else None)
+        self._parts: list[Part] = []
+        by_probes = workspace.precision.probes_columns(num_columns)
+        self._add(range(workspace.pilot_count) if by_probes else None)
 
-    @property
-    def num_probes(self) -> int:
-        """Probes so far; 0 if all columns were taken."""
-        return sum(count or 0 for count, _ in self._parts)
+    def rows(self, factors: Factors) -> OutputProbes:
+        """Σ over rows of factor × mean value, and the way to more probes of it."""
+        most = self.workspace.precision.most_probes(self.num_columns)
+        return OutputProbes(lambda: self._parts, self._add, factors, num_columns=most)
 
     def estimate(self, factors: Factors) -> Estimate:
         """Σ over rows of factor × mean value."""
-        parts = [(count or 1, rows.estimate(factors, count)) for count, rows in self._parts]
-        return pooled_estimate(parts)
+        return self.rows(factors).estimate()
 
     def refine(self, factors: Factors, rtol: float) -> Estimate:
         """Add probes until the sum is within `rtol`, or the passes are used up."""
-        asked = self.workspace.precision
-        while self.num_probes:
-            estimate, count = self.estimate(factors), self.num_probes
-            if estimate.value == 0.0 and estimate.variance == 0.0:
-                break
-            deciding = self._parts[0][1].effective_samples(factors)
-            least = 1 + math.ceil(MIN_SPREADS / max(deciding, 1.0))
-            if count >= least and estimate.within(rtol, asked.confidence):
-                break
-            margin = rtol * abs(estimate.value)
-            growth = (estimate.half_width(asked.confidence) / margin) ** 2 if margin else 4.0
-            wanted = max(math.ceil(1.05 * count * min(growth, 4.0)), least)
-            if asked.method != "output_probes" and wanted >= self.num_columns:
-                self._parts.clear()
-                self._add(None)  # all columns cost no more than that
-                break
-            more = min(wanted, asked.max_passes) - count
-            if more < 2:  # the error of a single probe is unknown
-                break
-            self._add(range(count, count + more))
-        return self.estimate(factors)
+        return refine(self.rows(factors), self.workspace.precision, rtol)
 
     @property
     def text(self) -> str:
         """How many probes replace how many columns."""
-        return f"{self.num_probes} output probes for {self.num_columns} columns"
+        count = sum(count or 0 for count, _ in self._parts)
+        return f"{count} output probes for {self.num_columns} columns"
 
-    def missed(self, estimate: Estimate, rtol: float) -> str:
-        """How many probes were used, and how many would have reached `rtol`."""
-        asked = self.workspace.precision
+    def missed(self, factors: Factors, estimate: Estimate) -> str:
+        """How many probes were used for an estimate from these rows, and how many would do."""
+        rows, asked = self.rows(factors), self.workspace.precision
         if estimate.unknown:
-            return f"{self.text}, too few for an interval. Raise max_passes."
-        reached = estimate.half_width(asked.confidence) / abs(estimate.value)
-        enough = cautious_count(self.num_probes * (reached / rtol) ** 2, estimate.dof)
-        return f"{self.text}; max_passes={enough} would have sufficed."
+            then = for_more(rows, asked).capitalize()
+            return f"{self.text}, too few for an interval. {then}."
+        return f"{self.text}; {advice(rows, asked, estimate)}"
 
     def _add(self, streams: range | None) -> None:
+        """The pass with all columns takes the place of all probes."""
         surface = self.workspace.surface
         before = surface.cost
         rows = self._run(streams)
         self.cost += surface.processes.total_cost(surface.cost - before)
+        if streams is None:
+            self._parts.clear()
         self._parts.append((None if streams is None else len(streams), rows))

@@ -130,14 +130,6 @@ class SweepSums:
             sums.reduce(processes)
         processes.sum_(*self.neurons.values())
 
-    def estimate(self, kind: RowKind, factors: Factors) -> Estimate:
-        """Σ over rows of factor × mean value."""
-        return self.kinds[kind].estimate(factors, self.num_probes)
-
-    def effective_samples(self, kind: RowKind, factors: Factors) -> float:
-        """How many samples contribute to a sum of rows."""
-        return self.kinds[kind].effective_samples(factors)
-
     def neuron_values(self, layer: str) -> Tensor:
         """ρ(j) of a layer, one row per probe."""
         return self.neurons[layer] / self.kinds["rho"].between.total_weight

@@ -1,4 +1,10 @@
-"""Eigenvalues of the Hessian, the GGN and their blocks, by Lanczos on products over the data."""
+"""Eigenvalues of the Hessian, the GGN and their blocks, by Lanczos on products over the data.
+
+Without a limit of the memory as many vectors are kept as make a run short. With one, the basis is
+compressed earlier, and blocks of parameters that do not fit together run one after another. Below
+the least basis with which a run converges, a GPU leaves the basis to the host; a CPU has nowhere to
+go.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +14,124 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ...errors import SpiritlevelError
 from ...math.normals import random_normals
+from ..memory import LEAST, VectorMemory, bytes_of_product
 from .chunk_products import Operator
 from .density import Quadrature, SpectralDensity
 from .lanczos import Eigenpairs, Lanczos, Which
-from .lanczos_room import Group, check_room, groups_of, vector_dtype
 from .lockstep import solve
 from .parameter_space import ParameterSpace
 from .products import Products, Request
-from .vector_memory import VectorMemory, bytes_of_product
 
+BASIS_BYTES = 1 << 30  # Lanczos vectors kept before the basis is compressed
+MIN_BASIS, MAX_BASIS = 8, 120
 # ‖Hv − λv‖/|λ| at which an eigenvalue counts as converged. The value itself is then at least as
 # accurate (its error falls with the square of the residual); half precision cannot do better.
 RESIDUALS = {torch.float64: 1e-6, torch.float32: 1e-4}
 HALF_RESIDUAL = 1e-2
 MIXED = 0.01  # length of the random part that is added to a warm start
 _STREAM = 2000  # of random numbers, different from those of probes
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockGroup:
+    """Blocks that run side by side, by their place among all."""
+
+    members: tuple[int, ...]
+    bases: tuple[int, ...]  # vectors of each
+    on_host: bool = False
+
+
+def vector_dtype(space: ParameterSpace) -> torch.dtype:
+    """At least float32: Lanczos vectors in half precision would not stay orthogonal."""
+    return torch.promote_types(space.dtype, torch.float32)
+
+
+def basis_size(space: ParameterSpace, num: int) -> int:
+    """How many vectors to keep where nothing limits them: enough to converge."""
+    fitting = BASIS_BYTES // (4 * max(space.size, 1))
+    return max(_least(num), min(MAX_BASIS, fitting))
+
+
+def least_bytes(space: ParameterSpace, num: int) -> int:
+    """What the shortest basis takes, with the products of a block."""
+    return _product_bytes(space, num) + _basis_bytes(space, num, _least(num))
+
+
+def full_bytes(space: ParameterSpace, num: int) -> int:
+    """What a run takes where nothing limits it."""
+    return _product_bytes(space, num) + _basis_bytes(space, num, basis_size(space, num))
+
+
+def check_room(space: ParameterSpace, num: int, memory: VectorMemory) -> None:
+    """Refuse a limit that the shortest basis exceeds, before anything is run."""
+    if memory.limit is None or space.device.type != "cpu":
+        return
+    least = least_bytes(space, num)
+    if least > max(memory.limit, LEAST):
+        raise SpiritlevelError(
+            f"The 'memory' argument must be at least {2 * least} bytes for eigenvalues here: "
+            f"{_least(num)} Lanczos vectors of {space.size} entries and their products take "
+            f"{least} bytes, and half of the memory is for the samples. Got about "
+            f"{2 * memory.limit}. Raise it, restrict 'layers', or ask for fewer eigenvalues."
+        )
+
+
+def groups_of(
+    spaces: Sequence[ParameterSpace], num: int, memory: VectorMemory, *, kept: bool = False
+) -> list[BlockGroup]:
+    """The runs side by side; `kept` leaves half of the memory to those who keep the basis."""
+    sizes = [basis_size(space, num) for space in spaces]
+    if memory.limit is None:
+        return [BlockGroup(tuple(range(len(spaces))), tuple(sizes))]
+    room = max(memory.limit // (2 if kept else 1), LEAST)
+    groups: list[list[int]] = []
+    taken = room
+    for i, space in enumerate(spaces):
+        least = least_bytes(space, num)
+        if taken + least > room:
+            groups.append([])
+            taken = 0
+        groups[-1].append(i)
+        taken += least
+    return [_group(members, spaces, sizes, num, room) for members in groups]
+
+
+def _group(
+    members: Sequence[int],
+    spaces: Sequence[ParameterSpace],
+    sizes: Sequence[int],
+    num: int,
+    room: int,
+) -> BlockGroup:
+    left = room - sum(_product_bytes(spaces[i], num) for i in members)
+    low, high = _least(num), max(sizes[i] for i in members)
+    while low < high:  # the longest that fits, by halving
+        middle = (low + high + 1) // 2
+        if sum(_basis_bytes(spaces[i], num, min(middle, sizes[i])) for i in members) <= left:
+            low = middle
+        else:
+            high = middle - 1
+    on_host = spaces[members[0]].device.type != "cpu" and (
+        sum(_basis_bytes(spaces[i], num, low) for i in members) > left
+    )
+    if on_host:
+        return BlockGroup(tuple(members), tuple(sizes[i] for i in members), on_host=True)
+    return BlockGroup(tuple(members), tuple(min(low, sizes[i]) for i in members))
+
+
+def _least(num: int) -> int:
+    return max(MIN_BASIS, 4 * num)
+
+
+def _basis_bytes(space: ParameterSpace, num: int, basis: int) -> int:
+    """The basis, and the rest of a block behind it."""
+    return (min(basis, space.size) + num) * space.size * vector_dtype(space).itemsize
+
+
+def _product_bytes(space: ParameterSpace, num: int) -> int:
+    return num * space.size * bytes_of_product(vector_dtype(space))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,7 +239,9 @@ def density_vectors(space: ParameterSpace, num_vectors: int, memory: VectorMemor
     return min(num_vectors, max(1, memory.room(memory.limit) // each))
 
 
-def _start(space: ParameterSpace, num: int, seed: int, warm: Tensor | None, group: Group) -> Tensor:
+def _start(
+    space: ParameterSpace, num: int, seed: int, warm: Tensor | None, group: BlockGroup
+) -> Tensor:
     """Normal vectors, or the vectors of an earlier result with a small normal part added."""
     numbers = torch.arange(num, device=space.device)
     rows = random_normals(seed, _STREAM + 1, numbers, space.size, vector_dtype(space))

@@ -1,13 +1,21 @@
-"""Some parameters of a model as one flat vector, and back."""
+"""Some parameters of a model as one flat vector, and back; and all of them in groups.
+
+A look at derivatives holds several vectors as large as what it looks at. A model that just fits
+into memory is therefore looked at group by group, in the order of its parameters. What is not seen
+then is a derivative that is wrong only between parameters of two groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from ...model.surface import Surface
+
+MOST = 1_000_000_000  # numbers in a group of more than one parameter
 
 
 class ParameterSpace:
@@ -50,3 +58,27 @@ class ParameterSpace:
             for shape, values in zip(self.shapes, parts, strict=True)
         ]
         return torch.cat(flat, dim=-1)
+
+
+def parameter_groups(surface: Surface) -> list[list[str]]:
+    """The names of the measured parameters; one group unless there are very many numbers."""
+    found: list[list[str]] = [[]]
+    size = 0
+    for name, parameter in surface.parameters.items():
+        if found[-1] and size + parameter.numel() > MOST:
+            found.append([])
+            size = 0
+        found[-1].append(name)
+        size += parameter.numel()
+    return found
+
+
+@contextlib.contextmanager
+def restricted_to(surface: Surface, names: list[str]) -> Iterator[None]:
+    """Let the surface have these parameters alone during the block."""
+    everything = surface.parameters
+    surface.parameters = {name: everything[name] for name in names}
+    try:
+        yield
+    finally:
+        surface.parameters = everything

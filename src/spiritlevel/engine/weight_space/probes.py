@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from ...records import Cost
-from ..estimate import Estimate, cautious_count, estimate_from_repetitions
+from ..estimate import Estimate, estimate_from_repetitions
 from ..moments import Moments
+from ..row_probes import AbstractRowProbes
 from ..sweep.sums import Factors
 from .chunk_products import Operator
 from .long_rows import columns, inner
@@ -38,7 +39,6 @@ PILOT = 32  # probes to start with: fewer are normal vectors instead of signs
 # fifth of the probes of either alone, and 32 of one may be all that is needed.
 GLANCE = 6
 CLUSTERS = 16  # parts of the data whose spread gives the sampling error
-GROWTH = 4  # largest factor by which a stage may multiply the number of probes
 ROUND_OFF = 1e-13  # of a value: a smaller error is one of floating-point arithmetic
 VECTOR_BYTES = 1 << 28  # for the directions and products of one pass
 # Memory of a probe, and of a direction that Hutch++ takes out, in products of a plain vector: ξ and
@@ -46,7 +46,7 @@ VECTOR_BYTES = 1 << 28  # for the directions and products of one pass
 PROBE_VECTORS, SKETCH_VECTORS = 2, 3
 
 
-class WeightProbes:
+class WeightProbes(AbstractRowProbes):
     """All probes of one metric so far, of one or several operators."""
 
     text = "weight probes"
@@ -74,6 +74,11 @@ class WeightProbes:
         self._drawn = 0
         self.cost = Cost()
 
+    @property
+    def operators(self) -> Collection[Operator]:
+        """The operators that were probed so far."""
+        return self.values
+
     def count(self, operator: Operator) -> int:
         """Probes of an operator so far; each took one pass over the data."""
         return len(self.values.get(operator, ()))
@@ -88,11 +93,6 @@ class WeightProbes:
     def sketched(self) -> int:
         """How many dominant directions Hutch++ has removed."""
         return 0 if self._basis is None else len(self._basis)
-
-    @property
-    def common(self) -> int:
-        """How many probes every operator has had."""
-        return min(len(values) for values in self.values.values())
 
     def draw(self, operators: Sequence[Operator], count: int) -> None:
         """Draw `count` more probes, with the same ξ for each operator."""
@@ -174,9 +174,9 @@ class WeightProbes:
         first = None if squares is None else squares[:count]
         return _mean_of(values[:count], first, None).variance * count
 
-    def neurons(self, operator: Operator, layer: str) -> list[Estimate]:
+    def neurons(self, operator: Operator, row: str) -> list[Estimate]:
         """ρ(j) of a layer: entries of E ξ∘Bξ, which are recorded for ρ alone."""
-        entries = self.metric.parts[layer]
+        entries = self.metric.parts[row]
         by_element = torch.stack([v[entries] for v in self.elements[operator]]).T.tolist()
         if self.complete(operator):
             return [Estimate(math.fsum(values) / len(values)) for values in by_element]
@@ -268,35 +268,3 @@ def _mean_of(values: list[float], squares: Tensor | None, data_variance: float |
     count = len(values)
     variance = 2.0 * float(squares.mean()) / count
     return Estimate(math.fsum(values) / count, variance, float(count), data_variance, drawn=True)
-
-
-def next_count(
-    estimate: Estimate, part: Estimate, count: int, *, rtol: float, confidence: float
-) -> float:
-    """How many probes in all would suffice, if `count` probes gave `part` of `estimate`.
-
-    >>> whole = Estimate(10.0, variance=1.0)
-    >>> round(next_count(whole, whole, 10, rtol=0.1, confidence=0.95))      # (1.96 / 1)² · 10
-    38
-    """
-    margin = rtol * abs(estimate.value)
-    if margin == 0.0 or estimate.unknown:
-        return math.inf
-    quantile = estimate.half_width(confidence) / estimate.stderr if estimate.variance else 0.0
-    allowed = (margin / quantile) ** 2 if quantile else math.inf
-    rest = allowed - (estimate.variance - part.variance)  # what the other parts leave
-    return count * part.variance / rest if rest > 0 else math.inf
-
-
-def promised_count(count: float, estimate: Estimate) -> int:
-    """A number of probes that will probably do, if `count` would suffice by `estimate`.
-
-    The tolerance is relative, and the value itself may be too large by chance: then more probes are
-    needed. In nine cases of ten the value is not below the one assumed here.
-
-    >>> sharp, vague = Estimate(10.0, 0.01, dof=18), Estimate(10.0, 1.0, dof=18)
-    >>> promised_count(100, sharp), promised_count(100, vague)
-    (153, 196)
-    """
-    lowest = max(0.1, 1.0 - 1.3 * estimate.stderr / abs(estimate.value))  # few probes say little
-    return cautious_count(count / lowest**2, estimate.dof)

@@ -10,20 +10,19 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, brief, is_out_of_memory
+from ...errors import is_out_of_memory
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
+from ...need import need, one_of, or_none
 from ...records import Cost
-from ..sample_memory import graphs_fit
+from ..memory import VectorMemory, graphs_fit
 from . import trust
 from .chunk_products import Operator, ProductMethod, RowProducts, make_products
-from .groups import groups
-from .parameter_space import ParameterSpace
+from .parameter_space import ParameterSpace, parameter_groups
 from .product_methods import PROBE_SAMPLES, choose_method
-from .vector_memory import VectorMemory
 
 # Vectors per backward where it would otherwise wait for Python: on a GPU, unless the model is very
 # large, and in small models.
@@ -63,12 +62,10 @@ class Products:
         self.chunk = chunk
         self.kept = chunk if kept is None else kept
         self.memory = memory or VectorMemory()
-        if method is not None and method not in get_args(ProductMethod):
-            raise SpiritlevelError(
-                "The 'method' argument of Products must be one of "
-                f"{', '.join(get_args(ProductMethod))}. Got {brief(method)}. Leave it out to take "
-                "the first that the model supports."
-            )
+        methods = get_args(ProductMethod)
+        first = "Leave it out to take the first that the model supports."
+        wanted = f"one of {', '.join(methods)}"
+        need("method", method, or_none(one_of(methods)), wanted, first, of="Products")
         self.method = method or choose_method(surface, trust.samples_at_once(surface, chunk))
         self.together = together or self._choose_together()
         self._keeps = False
@@ -91,7 +88,7 @@ class Products:
         """1 if a backward is worth more than Python, or an operation cannot be batched."""
         space = ParameterSpace(self.surface)
         on_gpu = self.surface.device.type == "cuda"
-        waits = space.size <= SMALL or (on_gpu and len(groups(self.surface)) == 1)
+        waits = space.size <= SMALL or (on_gpu and len(parameter_groups(self.surface)) == 1)
         if self.method != "reverse" or not waits:
             return 1
         key = ("products together", self.surface.dtype, self.surface.first_run())

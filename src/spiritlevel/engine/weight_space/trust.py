@@ -2,12 +2,12 @@
 
 A gradient need not be that of the loss: `detach()` stops it, a hook changes it, a function has a
 backward of its own. What autograd then differentiates is not the loss, and its curvature is not the
-loss's. So the gradient is held against a difference of losses, for all parameters at once.
+loss's. So the gradient is compared with a difference of losses, for all parameters at once.
 
 Second derivatives may be wrong where the first are right: torch's own for `weight_norm`, and those
 of any function whose backward uses numbers that were saved as constants. Nothing raises then, the
-product is just not the Hessian's. So before products are used, two of them are held against finite
-differences of the gradient, one parameter at a time (`product_check`).
+product is just not the Hessian's. So before products are used, two of them are compared with finite
+differences of the gradient, one parameter at a time (`product_methods`).
 
 All of that on a few samples, in float64, and at parameters a little beside the model's own: a new
 network with biases of 0 is often at a kink, where no difference says anything.
@@ -33,7 +33,7 @@ from ...model.batches import BatchLocation
 from ...model.distributed import in_group
 from ...model.surface import Surface
 from ...records import Cost
-from .groups import groups, only
+from .parameter_space import parameter_groups, restricted_to
 
 SAMPLES = 3  # two may cancel: the same input with opposite targets
 # Relative to the parameters. The smaller ones are for networks with kinks: one that lies within the
@@ -64,8 +64,8 @@ def beside_the_parameters(surface: Surface, seed: int, look: Callable[[], Result
     model that is too large for float64, or whose code insists on another type, stays in its own:
     rounding then hides all but large differences.
     """
-    for names in groups(surface):
-        with only(surface, names):
+    for names in parameter_groups(surface):
+        with restricted_to(surface, names):
             found = _look_beside(surface, seed, look)
         if found:
             break

@@ -20,9 +20,9 @@ import math
 from typing import Any
 
 from ...engine.data_pass import Needs
-from ...engine.estimate import Estimate, cautious_count
+from ...engine.estimate import Estimate
 from ...engine.head.features import HeadFeatures, check_rows, head_features
-from ...engine.weight_space.probes import next_count
+from ...engine.refine import MeanOfDraws, advice
 from ...engine.workspace import Workspace
 from ...records import Cost, Measurement, Status
 from ..registry import Measured, measure
@@ -84,12 +84,12 @@ PAIRS = ONE_MORE + ", then work that grows with the square of the number of samp
 )
 def bound_representativeness(workspace: Workspace) -> Measured:
     """The mean over random halves; labels are assumed not to change under a perturbation."""
-    estimate, count = representativeness(workspace)
+    draws = representativeness(workspace)
     text = (
-        f"{count} random draws of a half; the error is that of drawing halves, which overlap, and "
-        f"not of having only these samples; {head_density(workspace).text}"
+        f"{draws.count} random draws of a half; the error is that of drawing halves, which "
+        f"overlap, and not of having only these samples; {head_density(workspace).text}"
     )
-    return Measured(_drawn(workspace, "bound.representativeness", estimate, count, text))
+    return Measured(_drawn(workspace, "bound.representativeness", draws, draws.estimate(), text))
 
 
 @measure(
@@ -117,10 +117,10 @@ def bound_representativeness(workspace: Workspace) -> Measured:
 def bound_c1(workspace: Workspace) -> Measured:
     """E over z ~ p̂ of |‖z‖² Δp̂/p̂ + 4 z·∇p̂/p̂ + 2m|, times L/2m."""
     rows = head_features(workspace)
-    integral, count = curvature_integral(workspace)
-    text = f"{count} random draws around every sample; {head_density(workspace).text}"
-    scaled = integral.scaled(_bias_factor(rows))
-    return Measured(_drawn(workspace, "bound.c1", scaled, count, text))
+    integral = curvature_integral(workspace)
+    text = f"{integral.count} random draws around every sample; {head_density(workspace).text}"
+    scaled = integral.estimate().scaled(_bias_factor(rows))
+    return Measured(_drawn(workspace, "bound.c1", integral, scaled, text))
 
 
 @measure(
@@ -186,8 +186,8 @@ def bound_generalization(workspace: Workspace) -> Measured:
     rows = head_features(workspace)
     n, m = rows.features.shape
     rate = n ** (-2 / (4 + m))
-    integral, count = curvature_integral(workspace)
-    bias = integral.scaled(rate * _bias_factor(rows))
+    integral = curvature_integral(workspace)
+    bias = integral.estimate().scaled(rate * _bias_factor(rows))
     variance, note = _variance_term(rows)
     terms = {
         "flatness (κ/2m)": rate * workspace.run(HEAD).head.mean(["kappa"]) / (2 * m),
@@ -196,7 +196,7 @@ def bound_generalization(workspace: Workspace) -> Measured:
     }
     total = sum(terms.values())
     verdict = _verdict(terms, rows.largest_loss)
-    text = f"{verdict}; {count} random draws; {head_density(workspace).text}"
+    text = f"{verdict}; {integral.count} random draws; {head_density(workspace).text}"
     if "β" in note or math.isinf(total):
         text += f"; C2 {note}"
     if math.isinf(total):
@@ -204,7 +204,7 @@ def bound_generalization(workspace: Workspace) -> Measured:
         status = Status.NONFINITE
         return Measured(Measurement(name, total, exact=False, status=status, **common))  # type: ignore[arg-type]
     estimate = dataclasses.replace(bias, value=total)
-    return Measured(_drawn(workspace, name, estimate, count, text))
+    return Measured(_drawn(workspace, name, integral, estimate, text))
 
 
 def _bias_factor(rows: HeadFeatures) -> float:
@@ -249,9 +249,9 @@ def _verdict(terms: dict[str, float], largest: float) -> str:
 
 
 def _drawn(
-    workspace: Workspace, name: str, estimate: Estimate, count: int, text: str
+    workspace: Workspace, name: str, draws: MeanOfDraws, estimate: Estimate, text: str
 ) -> Measurement:
-    """A mean over draws with its interval; if that is too wide, how many draws would suffice."""
+    """An estimate from draws with its interval; if that is too wide, what would suffice."""
     asked = workspace.precision
     common: dict[str, Any] = {
         "cost": head_features(workspace).cost,
@@ -260,11 +260,7 @@ def _drawn(
     status = Status.OK
     if not estimate.within(asked.rtol, asked.confidence):
         status = Status.NOT_CONVERGED
-        enough = next_count(estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence)
-        if math.isfinite(enough):
-            text += f". max_passes={cautious_count(enough, estimate.dof)} would have sufficed."
-        else:
-            text += f". Try max_passes={4 * asked.max_passes}."
+        text += f". {advice(draws, asked, estimate)}"
     return Measurement(
         name,
         estimate.value,

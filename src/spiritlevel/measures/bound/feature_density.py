@@ -9,9 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...engine.estimate import Estimate, estimate_of_draws
 from ...engine.head.features import HeadFeatures, head_features
-from ...engine.weight_space.probes import GROWTH, next_count
+from ...engine.refine import MeanOfDraws, refine
 from ...engine.workspace import Workspace
 from ...errors import NotApplicable
 from ...math import kde
@@ -66,11 +65,11 @@ def head_density(workspace: Workspace) -> Density:
     return density
 
 
-def representativeness(workspace: Workspace) -> tuple[Estimate, int]:
+def representativeness(workspace: Workspace) -> MeanOfDraws:
     """|loss of a held-out half − loss that the other half's density expects|, mean over halves.
 
-    And the number of halves drawn: `splits` at least, and more up to `max_passes` until the mean
-    is as precise as asked.
+    There are `splits` halves at least, and more up to `max_passes` until the mean is as precise as
+    asked.
 
     A perturbation hξ of the features moves the outputs by hWξ. That is drawn as h√(WWᵀ)u with u of
     as many entries as there are outputs: the same in distribution, and it depends neither on how
@@ -93,17 +92,17 @@ def representativeness(workspace: Workspace) -> tuple[Estimate, int]:
                 expected += float(losses.mean()) / (2 * NOISE_PAIRS)
         return abs(float(rows.losses[outside].mean()) - expected)
 
-    return _repeated(gap, workspace, pilot=max(2, workspace.options.splits))
+    return _repeated(gap, workspace, pilot=0, at_least=max(2, workspace.options.splits))
 
 
-def curvature_integral(workspace: Workspace) -> tuple[Estimate, int]:
-    """∫ |∇²(p(z)‖z‖²)| dz by points drawn from p itself, and the number of draws.
+def curvature_integral(workspace: Workspace) -> MeanOfDraws:
+    """∫ |∇²(p(z)‖z‖²)| dz by points drawn from p itself.
 
     A draw takes a point around every sample, or several where there are few samples.
     """
     if "curvature_integral" not in workspace.cache:
         workspace.cache["curvature_integral"] = _integrate(workspace)
-    integral: tuple[Estimate, int] = workspace.cache["curvature_integral"]
+    integral: MeanOfDraws = workspace.cache["curvature_integral"]
     return integral
 
 
@@ -120,7 +119,7 @@ def log_volume(features: Tensor) -> float:
     return float((features.amax(dim=0) - features.amin(dim=0)).log().sum())
 
 
-def _integrate(workspace: Workspace) -> tuple[Estimate, int]:
+def _integrate(workspace: Workspace) -> MeanOfDraws:
     mixture = head_density(workspace).mixture
     centers = mixture.centers.repeat(-(-LEAST_POINTS // len(mixture.centers)), 1)
     generator = torch.Generator().manual_seed(workspace.seed)
@@ -129,22 +128,15 @@ def _integrate(workspace: Workspace) -> tuple[Estimate, int]:
         noise = torch.randn(centers.shape, generator=generator, dtype=torch.float64)
         return float(mixture.weighted_laplacian(centers + mixture.bandwidth * noise).abs().mean())
 
-    return _repeated(mean, workspace, pilot=max(2, min(PILOT, workspace.precision.max_passes)))
+    return _repeated(mean, workspace, pilot=PILOT)
 
 
 def _repeated(
-    draw: Callable[[], float], workspace: Workspace, *, pilot: int
-) -> tuple[Estimate, int]:
-    """The mean of independent draws, `pilot` and then as many as the precision asks for."""
-    asked = workspace.precision
-    values = [draw() for _ in range(pilot)]
-    while True:
-        estimate, count = estimate_of_draws(values), len(values)
-        if not estimate.variance or estimate.within(asked.rtol, asked.confidence):
-            return estimate, count
-        enough = next_count(estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence)
-        more = math.ceil(1.05 * min(enough, GROWTH * count)) - count
-        more = min(max(more, 1), asked.max_passes - count)
-        if more <= 0:
-            return estimate, count
-        values += [draw() for _ in range(more)]
+    draw: Callable[[], float], workspace: Workspace, *, pilot: int, at_least: int = 0
+) -> MeanOfDraws:
+    """The mean of independent draws, as many as the precision asks for."""
+    draws = MeanOfDraws(lambda numbers: [draw() for _ in numbers], pilot=pilot)
+    if at_least:
+        draws.draw(at_least)
+    refine(draws, workspace.precision)
+    return draws

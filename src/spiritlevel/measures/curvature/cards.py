@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ...engine.data_pass import Needs
-from ...engine.row_estimate import RowEstimate
-from ...engine.row_estimator import estimate_rows
-from ...engine.sweep_text import columns_text, probes_text
+from ...engine.refine import advice
+from ...engine.row_estimator import RowEstimate, columns_text, estimate_rows, probes_text
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
 from ..eigenvalues import of_network, room_for_network, subspace_of_network
@@ -67,14 +66,15 @@ def ggn_trace(workspace: Workspace) -> Measured:
     doubts = workspace.run(SWEEP).doubts
 
     def of(names: list[str], *, judged: bool = False) -> Measurement:
-        estimate = workspace.sweep_estimate("trace", dict.fromkeys(names, 1.0))
+        rows = workspace.sweep_rows("trace", dict.fromkeys(names, 1.0))
+        estimate = rows.estimate()
         status, text = Status.OK, columns_text(workspace) if judged else ""
         if not estimate.exact:
             text = probes_text(workspace)
         missed = not estimate.within(workspace.precision.rtol, workspace.precision.confidence)
         if estimate.unknown or (judged and missed):
             status = Status.NOT_CONVERGED
-            text = f"{text}; {workspace.sweep_budget('trace', whole)}"
+            text = f"{text}; {advice(rows, workspace.precision)}"
         if estimate.exact and (doubtful := [name for name in names if name in doubts]):
             status = Status.UNCONFIRMED
             text = f"not confirmed: {doubtful[0]!r}: {doubts[doubtful[0]]}"
@@ -105,11 +105,8 @@ def trace_squared(workspace: Workspace) -> Measured:
     before = workspace.cost
     square = estimate_trace_squared(workspace, subspace)
     status, text = Status.OK, square.text
-    if square.enough is not None:
-        status = Status.NOT_CONVERGED
-        enough = "would give one" if square.estimate.unknown else "would have sufficed"
-        advice = f"max_passes={square.enough} {enough}"
-        text = "; ".join(filter(None, [text, square.reason, f"{advice}."]))
+    if square.missed:
+        status, text = Status.NOT_CONVERGED, f"{text}; {square.missed}"
     row = RowEstimate(square.estimate, "Hessian", status, text, workspace.cost - before)
     return Measured(hessian_measurement(workspace, "curvature.trace_squared", row))
 

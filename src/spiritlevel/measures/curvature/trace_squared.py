@@ -23,18 +23,25 @@ from torch import Tensor
 
 from ...engine.estimate import Estimate, estimate_from_repetitions
 from ...engine.moments import Moments
+from ...engine.precision import Precision
+from ...engine.refine import (
+    AbstractDraws,
+    Outlook,
+    advice,
+    is_precise,
+    promised_count,
+    refine,
+    sufficient_count,
+)
+from ...engine.weight_space.eigenvalues import BASIS_BYTES
 from ...engine.weight_space.lanczos import Subspace
-from ...engine.weight_space.lanczos_room import BASIS_BYTES
 from ...engine.weight_space.long_rows import squared_norms
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.probes import (
     CLUSTERS,
-    GROWTH,
     PILOT,
     ROUND_OFF,
     VECTOR_BYTES,
-    next_count,
-    promised_count,
 )
 from ...engine.weight_space.products import Request
 from ...engine.workspace import Workspace
@@ -53,51 +60,28 @@ OUTSIDE = 12  # the same where directions are known from the start: the data err
 
 @dataclasses.dataclass(frozen=True)
 class Square:
-    """Tr(H²) and how it was found; `enough` passes would have sufficed, None where they did."""
+    """Tr(H²) and how it was found; `missed` says what to do where it is not precise enough."""
 
     estimate: Estimate
     text: str
-    enough: int | None = None
-    reason: str = ""
+    missed: str = ""
 
 
 def trace_squared(workspace: Workspace, subspace: Subspace | None = None) -> Square:
     """Over all measured parameters; `subspace` is that of the eigenvalues, if there is one."""
     asked = workspace.precision
     probes = _Probes(workspace, None if subspace is None else LanczosDeflation(subspace))
-    first = PILOT if subspace is None else OUTSIDE
-    probes.draw(max(2, min(first, asked.max_passes)))
-    while True:
-        estimate, rest = probes.estimate()
-        if estimate.unknown:
-            return Square(estimate, probes.text, PILOT, "so few probes give no interval")
-        if not estimate.variance or estimate.within(asked.rtol, asked.confidence):
-            return Square(estimate, probes.text)
-        count = len(probes.values)
-        enough = next_count(estimate, rest, count, rtol=asked.rtol, confidence=asked.confidence)
-        left = asked.max_passes - probes.passes
-        if probes.sketch_pays(enough - count) and probes.sketch_size + AFTER_SKETCH <= left:
-            probes.sketch()
-            probes.draw(AFTER_SKETCH)
-            continue
-        more = math.ceil(1.05 * min(enough, GROWTH * count)) - count
-        more = min(max(more, 1), left)
-        if more <= 0:
-            return _missed(probes, estimate, enough)
-        probes.draw(more)
+    estimate = refine(probes, asked)
+    if estimate.unknown:
+        missed = f"so few probes give no interval; max_passes={PILOT} would give one."
+        return Square(estimate, probes.text, missed)
+    if is_precise(estimate, asked):
+        return Square(estimate, probes.text)
+    reasons = [probes.reason_for_more(asked), advice(probes, asked)]
+    return Square(estimate, probes.text, "; ".join(filter(None, reasons)))
 
 
-def _missed(probes: _Probes, estimate: Estimate, enough: float) -> Square:
-    others = probes.passes - len(probes.values)
-    promised = others + promised_count(enough, estimate)
-    reason = ""
-    if probes.sketch_pays(enough - len(probes.values)):
-        least = PILOT + min(PILOT, probes.room) + AFTER_SKETCH
-        reason = f"from max_passes={least} on the dominant directions are taken out first"
-    return Square(estimate, probes.text, promised, reason)
-
-
-class _Probes:
+class _Probes(AbstractDraws):
     """Squares of every probe so far, and the data error that the first look gives."""
 
     def __init__(self, workspace: Workspace, deflation: LanczosDeflation | None) -> None:
@@ -108,8 +92,9 @@ class _Probes:
         )
         self.space = ParameterSpace(workspace.surface)
         self._memory = workspace.products.memory.halved  # the known directions have the other half
+        self.pilot = PILOT if deflation is None else OUTSIDE
         self.values: list[float] = []  # ‖Hz‖², or ‖PHPz‖² where some directions are known
-        self.passes = 0
+        self._passes = 0
         self.data_variance: float | None = None  # None for one part of the data
         self._known: Deflation | None = deflation
         self._sketch: Tensor | None = None  # images of the first look, for the dominant directions
@@ -128,6 +113,16 @@ class _Probes:
         return text
 
     @property
+    def count(self) -> int:
+        """Probes that the estimate rests on: those before a sketch have made its basis."""
+        return len(self.values)
+
+    @property
+    def passes(self) -> int:
+        """Products so far, with those that a sketch took."""
+        return self._passes
+
+    @property
     def sketch_size(self) -> int:
         """Directions that a sketch would take out, and products that it would cost."""
         return 0 if self._sketch is None else len(self._sketch)
@@ -139,8 +134,17 @@ class _Probes:
             return BASIS_BYTES // (4 * self.space.size)
         return self._memory.vectors(BASIS_BYTES, self.space.size, self.space.dtype)
 
-    def estimate(self) -> tuple[Estimate, Estimate]:
-        """Tr(H²), and the part of it that probes are needed for.
+    def estimate(self) -> Estimate:
+        """Tr(H²)."""
+        whole = self.drawn_part()
+        if self._known is not None:
+            whole = Estimate(self._known.value, data_variance=0.0) + whole
+        if whole.stderr <= ROUND_OFF * abs(whole.value):  # the basis is all of H
+            whole = dataclasses.replace(whole, variance=0.0)
+        return whole
+
+    def drawn_part(self) -> Estimate:
+        """The part of it that probes are needed for.
 
         Of all of H, fewer than PILOT probes leave the error unknown: their values are skewed, and
         signs may all agree on a wrong one.
@@ -148,25 +152,41 @@ class _Probes:
         rest = estimate_from_repetitions(self.values, self.data_variance)
         if self._known is None and len(self.values) < PILOT:
             rest = dataclasses.replace(rest, variance=math.inf)
-        whole = rest
-        if self._known is not None:
-            whole = Estimate(self._known.value, data_variance=0.0) + rest
-        if whole.stderr <= ROUND_OFF * abs(whole.value):  # the basis is all of H
-            whole = dataclasses.replace(whole, variance=0.0)
-        return whole, rest
+        return rest
 
-    def sketch_pays(self, more: float) -> bool:
+    def shortcut(self, outlook: Outlook) -> bool:
+        """A sketch, where it pays and the passes allow it."""
+        if not self._sketch_pays(outlook.enough - self.count):
+            return False
+        if self.sketch_size + AFTER_SKETCH > outlook.left:
+            return False
+        self._take_out()
+        self.draw(AFTER_SKETCH)
+        return True
+
+    def promised(self, enough: float, estimate: Estimate) -> int:
+        """Their errors are not widened for values that are too small by chance."""
+        return promised_count(enough, estimate)
+
+    def reason_for_more(self, asked: Precision) -> str:
+        """From how many passes on it would go another way."""
+        if not self._sketch_pays(sufficient_count(self, asked) - self.count):
+            return ""
+        least = PILOT + min(PILOT, self.room) + AFTER_SKETCH
+        return f"from max_passes={least} on the dominant directions are taken out first"
+
+    def _sketch_pays(self, more: float) -> bool:
         """Whether it would be cheaper than so many probes more, if it leaves them little to do."""
         return self.sketch_size >= LEAST_SKETCH and more > 2 * self.sketch_size
 
-    def sketch(self) -> None:
+    def _take_out(self) -> None:
         """Take out the space that the images of the first probes span."""
         assert self._sketch is not None
         images, self._sketch = self._sketch, None
         before = len(images)
         self._known = sketched(images, self._multiply)
         self._sketched = len(self._known.basis)
-        self.passes += before
+        self._passes += before
         self.values.clear()  # those probes have made the basis, and would look small in its light
 
     def draw(self, count: int) -> None:
@@ -180,7 +200,7 @@ class _Probes:
             signs = random_signs(self.seed, _STREAM, numbers, self.space.size, self.space.dtype)
             self.values.extend((self._first if first_look else self._later)(signs).tolist())
             self._drawn += part
-            self.passes += part
+            self._passes += part
             count -= part
 
     def _first(self, signs: Tensor) -> Tensor:

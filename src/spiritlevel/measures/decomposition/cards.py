@@ -94,7 +94,7 @@ def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> M
             exact=estimate.exact,
             data_stderr=estimate.data_stderr,
             status=Status.NOT_CONVERGED if missed else Status.OK,
-            text=rows.missed(estimate, asked.rtol) if missed else text,
+            text=rows.missed(factors, estimate) if missed else text,
             cost=rows.cost,
             settings=workspace.settings(),
             **estimate.errors(asked.confidence),

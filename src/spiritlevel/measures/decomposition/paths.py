@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ...engine.plan import Plan, make_plan
+from ...engine.plan import MeasuringPlan, make_plan
 from ...engine.routes import find_routing
 from ...engine.sweep.probed_rows import ProbedRows, SampleNumbers
 from ...engine.sweep.sums import RowSums
@@ -35,14 +35,14 @@ from ...model.losses import CrossEntropy
 _STREAM = 3000  # of random signs: apart from those of the sweep
 
 
-def path_plan(workspace: Workspace) -> Plan:
+def path_plan(workspace: Workspace) -> MeasuringPlan:
     """Where each layer has its samples: as the sweep finds it, without a sweep."""
     if workspace.plan.sweep:
         return workspace.plan
     if "path plan" not in workspace.cache:
         with full_precision():
             workspace.cache["path plan"] = make_plan(workspace.surface)
-    plan: Plan = workspace.cache["path plan"]
+    plan: MeasuringPlan = workspace.cache["path plan"]
     return plan
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 from ...engine.data_pass import Needs
-from ...engine.estimate import Estimate, cautious_count
-from ...engine.weight_space.probes import next_count
+from ...engine.estimate import Estimate
+from ...engine.refine import cautious_count, next_count, reached
 from ...engine.workspace import Workspace
 from ...records import Cost, Measurement, Status
 from ..registry import ALL_BUT_MIXING, Measured, measure
@@ -199,9 +199,8 @@ def _missed(workspace: Workspace, crossing: Crossing, found: Estimate) -> str:
             f"the {crossing.target} does not rise steadily there, so the error is not known. Raise "
             "the option draws, or measure on more samples."
         )
-    count = next_count(found, found, options.draws, rtol=asked.rtol, confidence=asked.confidence)
+    count = next_count(found, found, options.draws, asked)
     return (
-        f"reached ±{margin / abs(found.value):.1%} at {asked.confidence:.0%}, asked for "
-        f"±{asked.rtol:.1%}. The option draws={cautious_count(count, found.dof)} would "
-        "have sufficed; max_passes does not affect this measure."
+        f"{reached(found, asked)} The option draws={cautious_count(count, found.dof)} would have "
+        "sufficed; max_passes does not affect this measure."
     )

@@ -12,7 +12,7 @@ import dataclasses
 import math
 
 from ...engine.estimate import Estimate, estimate_from_repetitions
-from ...engine.weight_space.noise import Noise, Target
+from ...engine.weight_space.perturbed import Target, WeightNoise
 from ...engine.workspace import Workspace
 from ...model.losses import CrossEntropy
 
@@ -64,7 +64,7 @@ class SigmaSearch:
     """The rise as a function of σ, and where it crosses the allowed one."""
 
     def __init__(self, workspace: Workspace, *, relative: bool) -> None:
-        self.noise = Noise(workspace.perturbed, workspace.draws, relative=relative)
+        self.noise = WeightNoise(workspace.perturbed, workspace.draws, relative=relative)
         self.draws, self.deviation = range(workspace.options.draws), workspace.options.deviation
         self.target = rising_target(workspace)
         self.unit = 1.0 if relative else _size(workspace)

@@ -108,7 +108,7 @@ def _root(
         exact=estimate.exact,
         data_stderr=estimate.data_stderr,
         status=Status.NOT_CONVERGED if missed else Status.OK,
-        text=rows.missed(estimate, asked.rtol) if missed else text,
+        text=rows.missed({row: 1.0}, estimate) if missed else text,
         cost=rows.cost,
         settings=workspace.settings(),
         **estimate.errors(asked.confidence),
@@ -141,7 +141,7 @@ def feature_robustness(workspace: Workspace) -> Measured:
     """Of the head, or of the last layer that was chosen."""
     name = "sensitivity.feature_robustness"
     drawn, asked = robustness(workspace, name), workspace.precision
-    estimate = drawn.estimate
+    estimate = drawn.estimate()
     missed = not estimate.within(asked.rtol, asked.confidence)
     m = Measurement(
         name,

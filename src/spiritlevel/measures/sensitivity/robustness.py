@@ -12,16 +12,16 @@ is taken out of the draws and its mean put in its place. What is left to chance 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from ...engine.estimate import Estimate, cautious_count, estimate_of_draws
+from ...engine.estimate import Estimate, estimate_of_draws
 from ...engine.head.head_layer import Head, head_input
-from ...engine.weight_space.probes import GROWTH, PILOT, ROUND_OFF, VECTOR_BYTES, next_count
+from ...engine.refine import AbstractDraws, missed, refine
+from ...engine.weight_space.probes import PILOT, ROUND_OFF, VECTOR_BYTES
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...math.orthogonal import haar_rows, unique_qr
@@ -65,8 +65,10 @@ def _matrix(workspace: Workspace, layer: str) -> Tensor:
     return _rule(workspace, layer).matrix(module, weight.double())
 
 
-class Robustness:
+class Robustness(AbstractDraws):
     """Draws of the rise of the loss, until their mean is as precise as asked."""
+
+    pilot = PILOT
 
     def __init__(self, workspace: Workspace, layer: str) -> None:
         """Draws until the mean is precise enough."""
@@ -81,26 +83,20 @@ class Robustness:
         self._head = head if head is not None and head.fits and not head.shared else None
         self._second_order_known = False
         before = workspace.surface.cost
-        self.estimate = self._refine()
+        refine(self, workspace.precision)
         self.cost: Cost = workspace.surface.processes.total_cost(workspace.surface.cost - before)
 
-    def _refine(self) -> Estimate:
-        asked = self.workspace.precision
-        self._draw(max(2, min(PILOT, asked.max_passes)))
-        while True:
-            estimate, count = estimate_of_draws(self.values), len(self.values)
-            if estimate.stderr <= ROUND_OFF * abs(estimate.value):
-                return dataclasses.replace(estimate, variance=0.0, drawn=not self._is_quadratic)
-            if estimate.within(asked.rtol, asked.confidence):
-                return estimate
-            enough = next_count(
-                estimate, estimate, count, rtol=asked.rtol, confidence=asked.confidence
-            )
-            more = math.ceil(1.05 * min(enough, GROWTH * count)) - count
-            more = min(max(more, 1), asked.max_passes - count)
-            if more <= 0:
-                return estimate
-            self._draw(more)
+    @property
+    def count(self) -> int:
+        """Draws so far, each with its mirror image."""
+        return len(self.values)
+
+    def estimate(self) -> Estimate:
+        """Their mean; known but for rounding where the second order is all there is."""
+        estimate = estimate_of_draws(self.values)
+        if estimate.stderr <= ROUND_OFF * abs(estimate.value):
+            return dataclasses.replace(estimate, variance=0.0, drawn=not self._is_quadratic)
+        return estimate
 
     @property
     def _is_quadratic(self) -> bool:
@@ -108,7 +104,8 @@ class Robustness:
         quadratic = isinstance(self.workspace.surface.loss, MeanSquaredError)
         return quadratic and self._second_order_known
 
-    def _draw(self, count: int) -> None:
+    def draw(self, count: int) -> None:
+        """Draw `count` more, as many together as fit in memory."""
         room = self.workspace.vector_memory.room(VECTOR_BYTES)
         most = max(1, room // (32 * self._factor.shape[-1] * self._size))
         while count > 0:
@@ -199,19 +196,7 @@ class Robustness:
 
     def missed(self) -> str:
         """What was reached, and what would have sufficed."""
-        asked, estimate = self.workspace.precision, self.estimate
-        reached, share = estimate.half_width(asked.confidence), f"{asked.confidence:.0%}"
-        if reached >= abs(estimate.value):
-            return (
-                f"{self.text()}; the {share} interval ±{reached:.2g} contains 0, so a relative "
-                "precision has no meaning yet. Raise max_passes, or read the interval."
-            )
-        relative = reached / abs(estimate.value)
-        enough = cautious_count(len(self.values) * (relative / asked.rtol) ** 2, estimate.dof)
-        return (
-            f"{self.text()}; reached ±{relative:.1%} at {share}, asked for ±{asked.rtol:.1%}. "
-            f"max_passes={enough} would have sufficed."
-        )
+        return f"{self.text()}; {missed(self, self.workspace.precision, self.estimate())}"
 
 
 @dataclasses.dataclass(frozen=True)

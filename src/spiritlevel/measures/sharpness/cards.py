@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ...engine.data_pass import Needs
+from ...engine.refine import missed
 from ...engine.workspace import Workspace
 from ...records import Cost, Measurement, Status
 from ..registry import ALL_BUT_MIXING, Measured, measure
-from .average_case import PASSES_A_DRAW, average_rise, passes_that_suffice
+from .average_case import PASSES_A_DRAW, average_rise
 from .worst_case import Ball, Worst
 
 FORET = "Foret et al. 2021, Sharpness-Aware Minimization, Equation 1"
@@ -246,27 +247,16 @@ def _search_measurement(
 
 def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool) -> Measured:
     before, asked = workspace.cost, workspace.precision
-    estimate, count = average_rise(workspace, sigma=sigma, relative=relative)
-    text = f"{count} draws, each with its mirror image"
+    draws = average_rise(workspace, sigma=sigma, relative=relative)
+    estimate = draws.estimate()
+    text = f"{draws.count} draws, each with its mirror image"
     common = {"cost": workspace.cost - before, "settings": workspace.settings()}
-    margin = estimate.half_width(asked.confidence)
     status, lost = Status.OK, workspace.perturbed.round_off(workspace.perturbed.unperturbed_loss)
     if lost > asked.rtol * abs(estimate.value):
         text += f"; round-off alone may be ±{lost:.1g}: use more noise, or a network in float64"
     if not estimate.within(asked.rtol, asked.confidence):
         status = Status.NOT_CONVERGED
-        share = f"{asked.confidence:.0%}"
-        if margin >= abs(estimate.value):
-            text += (
-                f"; the {share} interval ±{margin:.2g} contains 0, so a relative precision has no "
-                "meaning yet. Raise max_passes, or read the interval."
-            )
-        else:
-            text += (
-                f"; reached ±{margin / abs(estimate.value):.1%} at {share}, asked for "
-                f"±{asked.rtol:.1%}. max_passes={passes_that_suffice(estimate, count, asked)} "
-                "would have sufficed."
-            )
+        text += f"; {missed(draws, asked, estimate)}"
     return Measured(
         Measurement(
             name,

@@ -13,8 +13,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...engine.weight_space.noise import normal_numbers
-from ...engine.weight_space.perturbed import LossAndGradient, Part, Weights, flatten_weights
+from ...engine.weight_space.perturbed import (
+    LossAndGradient,
+    Part,
+    Weights,
+    flatten_weights,
+    normal_numbers,
+)
 from ...engine.weight_space.probes import VECTOR_BYTES
 from ...engine.workspace import Workspace
 from ...errors import NotFinite

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
-from ...engine.sample_memory import share_gpu
+from ...engine.memory import share_gpu
 from ...errors import SpiritlevelError
 from ..runs.attempts import OnEpoch
 from ..runs.tf32 import TF32

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterator
 from typing import Any
 
-from ...engine.sample_memory import share_gpu
+from ...engine.memory import share_gpu
 from ...errors import SpiritlevelError, require
 from ..models.registry import is_own
 from ..runs.results import RunResult, describe, failure

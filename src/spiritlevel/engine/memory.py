@@ -1,6 +1,12 @@
-"""How much memory samples may take: the limit that the user has set, or what suits the device."""
+"""How much memory samples and vectors as large as the weights may take.
+
+The limit is what the user has set, or what suits the device. Fewer at a time give the same numbers
+in more passes over the data.
+"""
 
 from __future__ import annotations
+
+import dataclasses
 
 import torch
 
@@ -8,6 +14,8 @@ CPU_CHUNK = 640 << 20  # bytes: larger chunks outgrow the caches and get slower
 CPU_GRAPHS = 2 << 30  # bytes of graphs that are kept, chunk by chunk
 KEPT_GRADIENTS = 1 << 30  # bytes of the gradients of these chunks, where nobody set a limit
 _sharing = 1  # processes that use this process's GPU, itself included
+LEAST = 1 << 20  # bytes: less than that is no limit worth the passes that it would cost
+SUM_BYTES = torch.float64.itemsize  # of an entry of the sums over the data
 
 
 def share_gpu(processes: int) -> None:
@@ -56,3 +64,36 @@ def graphs_fit(
     """
     gradients = 1 if is_limited else max(1, KEPT_GRADIENTS // max(weights, 1))
     return num_samples <= most and num_chunks <= gradients
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorMemory:
+    """Bytes for vectors as large as the weights, if the user has set a limit.
+
+    >>> VectorMemory(None).room(1 << 30) == 1 << 30, VectorMemory(5 << 20).room(1 << 30) >> 20
+    (True, 5)
+    """
+
+    limit: int | None = None
+
+    def room(self, most: int) -> int:
+        """The limit, or `most` where that is less or nobody has set one."""
+        return most if self.limit is None else min(most, max(self.limit, LEAST))
+
+    @property
+    def halved(self) -> VectorMemory:
+        """For one of two kinds of vectors that are there at the same time."""
+        return VectorMemory(None if self.limit is None else self.limit // 2)
+
+    def vectors(self, most: int, entries: int, dtype: torch.dtype) -> int:
+        """How many vectors to multiply in one pass over the data; at least one."""
+        return max(1, self.room(most) // (max(entries, 1) * bytes_of_product(dtype)))
+
+
+def bytes_of_product(dtype: torch.dtype) -> int:
+    """Of one entry: the vector, its product with a chunk of the data, the sum, and the result.
+
+    >>> bytes_of_product(torch.float32)
+    20
+    """
+    return 3 * dtype.itemsize + SUM_BYTES

@@ -1,0 +1,386 @@
+"""Choose how a trace, κ or ρ is computed, and spend probes on it until it is precise enough.
+
+Rows are parameters (trace) or layers (κ, ρ). The sweep gives their GGN values, exactly or by output
+probes. Where the certificate holds, these are the Hessian's values. For the other rows the residual
+H − GGN is estimated with probes: with sample probes in a large network, with weight probes in a
+small one or where these do not apply. If a few probes of both show that the residual varies as much
+as the Hessian itself, as it does far from a minimum, the Hessian is probed instead. If nearly all
+weights of a large network bend, it is probed first, and the sweep may be needless. In a tiny
+network a product with every direction costs less than the probes, and is exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from ..errors import NotApplicable
+from .data_pass import NEEDS, Needs
+from .estimate import Estimate
+from .precision import Precision
+from .refine import (
+    AbstractDraws,
+    Outlook,
+    first_look,
+    is_precise,
+    promised_count,
+    refine,
+    sufficient_count,
+)
+from .row_probes import AbstractRowProbes
+from .sample_probes import SampleProbes
+from .sweep.feature_scales import POWERS
+from .sweep.sums import Factors, RowKind
+from .weight_space.chunk_products import Operator
+from .weight_space.metrics import Metric
+from .weight_space.probes import PILOT, WeightProbes
+from .weight_space.products import SMALL
+from .workspace import Workspace
+
+# If as many sample probes as that seem to be needed after a few more, weight probes are looked at.
+A_FEW_SAMPLE_PROBES, MANY_SAMPLE_PROBES = 8, 48
+WEIGHT_PROBE = 4  # what one costs, in sample probes: a product needs the gradients of all weights
+SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
+
+
+class RowProbing:
+    """Rows of one kind, and the probes that bring their sum `whole` to the precision asked for."""
+
+    def __init__(
+        self, workspace: Workspace, kind: RowKind, parameters: Mapping[str, str], whole: Factors
+    ):
+        """`parameters` gives the parameter of every row."""
+        self.workspace, self.kind, self.whole = workspace, kind, whole
+        self.parameters = dict(parameters)
+        self.precision = workspace.precision
+        self.probes: AbstractRowProbes | None = None
+        self.operator: Operator = "hessian"
+        self.probed: tuple[str, ...] = ()  # rows whose value needs weight probes
+        self.not_by_samples = ""  # why sample probes do not apply
+        self.compared = ""  # how the variances of residual and Hessian compare, for the report
+        self._run()
+        if workspace.swept and self.probes is None:  # products were checked before they were used
+            _ = workspace.run(NEEDS[kind]).doubts  # refuses a gradient that is not the loss's
+
+    # -- the choice --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        way = self.precision.way
+        if not way.ggn:
+            self.probed = tuple(self.parameters)
+            probes = self._take_weight_probes()
+            if way.sketch and probes.exact_part is None:
+                probes.sketch("hessian", sketch_size(self.precision))
+            self._refine("hessian")
+            return
+        if not self.workspace.swept and self.workspace.sweep_can_wait:
+            self.probed = tuple(self.parameters)
+            if self._run_sample_probes():
+                return
+        self.workspace.run(NEEDS[self.kind])
+        uncertified = self.uncertified(self.parameters)
+        if not way.residual or not uncertified:
+            self.probed = ()
+            self._sweep(self.precision.rtol)
+            return
+        self.probed = tuple(uncertified)
+        large = way.sample_probes == "always" or (way.sample_probes == "large" and self._is_large())
+        if large and not self.not_by_samples and self._run_sample_probes():
+            return
+        self._sweep(self.precision.rtol / 2)
+        probes = self._take_weight_probes()
+        if probes.complete("hessian") or self.all_are_few(PILOT):
+            self.take_all()
+            return
+        if not way.hessian or probes.few:
+            # A choice by the spread of a few probes, whose mean is the result, would favour those
+            # that are small by chance.
+            self._refine("residual")
+            return
+        self._choose()
+        self._refine(self.operator)
+
+    def _take_weight_probes(self) -> WeightProbes:
+        self.probes = probes = shared_probes(self.workspace, self.kind, self.probed)
+        return probes
+
+    def _is_large(self) -> bool:
+        """Whether sample probes pay: in a small network they have heavy tails, and cost no less."""
+        parameters = self.workspace.surface.parameters
+        return sum(parameters[self.parameters[row]].numel() for row in self.probed) > SMALL
+
+    def _run_sample_probes(self) -> bool:
+        """Whether sample probes apply; if they do, until the rows are precise enough."""
+        workspace, kind, probed = self.workspace, self.kind, self.probed
+        try:
+            self.probes = workspace.once(
+                ("sample probes", kind, probed),
+                lambda: SampleProbes(workspace, kind, probed, self.parameters),
+            )
+            self._choose_by_samples()
+            if self.operator == "residual" or len(self.probed) < len(self.parameters):
+                self._sweep(self.precision.rtol / 2)
+            if self._weight_probes_are_better():
+                self.probes, self.not_by_samples = None, "sample probes vary too much"
+                return False
+            self._refine(self.operator)
+        except NotApplicable as reason:
+            self.probes, self.not_by_samples = None, f"no sample probes: {reason}"
+        return self.probes is not None
+
+    def _choose_by_samples(self) -> None:
+        """The Hessian if a few probes of it suffice; otherwise whichever varies less."""
+        self._draw_pilot("hessian")
+        self.operator = "hessian"
+        if len(self.probed) == len(self.parameters):  # the residual would need a sweep besides
+            refine(FewProbes(self), FewProbes.budget(self.precision))
+            if self._converged():
+                return
+        self._draw_pilot("residual")
+        self._take_less_varying()
+
+    def _weight_probes_are_better(self) -> bool:
+        """Where many sample probes are still needed, whether weight probes would be cheaper.
+
+        Few samples with large gradients may decide: then noise of the weights varies less.
+        """
+        samples, asked = self._probes, self.precision
+        if not asked.way.cheapest or self._converged():
+            return False
+        while (needed := self.sufficient()) >= A_FEW_SAMPLE_PROBES:
+            if not (more := self._more_to_tell()):
+                break
+            samples.draw([self.operator], more)
+        if self._converged() or needed < MANY_SAMPLE_PROBES:
+            return False
+        judged = self.of_probed(self.whole)
+        rival = shared_probes(self.workspace, self.kind, self.probed)
+        _draw_both(rival, asked)
+        least = min(rival.spread(each, judged, rival.common) for each in rival.operators)
+        return WEIGHT_PROBE * least < samples.spread(self.operator, judged, samples.common)
+
+    def _more_to_tell(self) -> int:
+        """As many probes again, up to a few: two alone say little about how many are needed."""
+        probes, count = self._probes, self._probes.count(self.operator)
+        left = min(A_FEW_SAMPLE_PROBES - count, self.precision.max_passes - probes.passes)
+        return min(count, left) if left >= probes.least else 0
+
+    def _choose(self) -> None:
+        """Probe the residual or the Hessian, whichever varies less.
+
+        A few probes show a large difference. A small one matters only if many probes will follow,
+        and then more probes of both are cheap by comparison.
+        """
+        probes = self._probes
+        _draw_both(probes, self.precision)
+        self._take_less_varying()
+        self._draw_pilot(self.operator)
+        if probes.pilot == probes.glance or self._converged():
+            return
+        if min(self.sufficient(), self.precision.max_passes) >= SECOND_GLANCE:
+            self._draw_pilot("hessian" if self.operator == "residual" else "residual")
+            self._take_less_varying()
+
+    def _take_less_varying(self) -> None:
+        judged, count = self.of_probed(self.whole), self._probes.common
+        residual = self._probes.spread("residual", judged, count)
+        hessian = self._probes.spread("hessian", judged, count)
+        self.operator = "residual" if residual <= hessian else "hessian"
+        without_variance = 1.0 if residual == hessian else math.inf  # if the Hessian has none
+        share = residual / hessian if hessian else without_variance
+        self.compared = f"{share:.2g} of the Hessian's variance in {count} probes of each"
+
+    def uncertified(self, rows: Mapping[str, str] | Factors) -> list[str]:
+        """Those of these rows in whose parameters the outputs may bend."""
+        certificates = self.workspace.certificates
+        return [row for row in rows if not certificates[self.parameters[row]].linear]
+
+    # -- spending probes ---------------------------------------------------------------------
+
+    @property
+    def _probes(self) -> AbstractRowProbes:
+        assert self.probes is not None
+        return self.probes
+
+    def _sweep(self, rtol: float) -> None:
+        """Compute the GGN's rows, with output probes until the whole is precise enough."""
+        self.workspace.sweep_to(NEEDS[self.kind], self.kind, self.whole, rtol)
+
+    def _refine(self, operator: Operator) -> None:
+        self.operator = operator
+        refine(self.draws(), self.precision)
+
+    def _draw_pilot(self, operator: Operator) -> None:
+        first_look(RowDraws(self, operator), self.precision)
+
+    def all_are_few(self, most: float) -> bool:
+        """Whether all directions are at most so many, and as many products are left."""
+        size = self._probes.directions
+        if size is None or not self.precision.way.cheapest:
+            return False
+        return size <= min(most, self.precision.max_passes - self._probes.passes)
+
+    def take_all(self) -> None:
+        """A product with every direction instead of random ones."""
+        self.operator = "hessian"
+        if not self._probes.complete("hessian"):
+            self._probes.take_all("hessian")
+
+    def draws(self) -> AbstractDraws:
+        """What the precision of the whole depends on: its probes, or the sweep without any."""
+        if self.probes is None:
+            return self.workspace.sweep_rows(self.kind, self.whole)
+        return RowDraws(self, self.operator)
+
+    def sufficient(self) -> float:
+        """How many probes would bring the whole within the tolerance."""
+        return sufficient_count(self.draws(), self.precision)
+
+    def _converged(self) -> bool:
+        return is_precise(self.estimate(self.whole), self.precision)
+
+    # -- what is known so far ----------------------------------------------------------------
+
+    def of_probed(self, factors: Factors) -> dict[str, float]:
+        """Those of the rows that need probes."""
+        return {row: factor for row, factor in factors.items() if row in self.probed}
+
+    def estimate(self, factors: Factors) -> Estimate:
+        """Σ over rows of factor × value, from the sweep and the probes so far."""
+        probed = self.of_probed(factors)
+        swept = dict(factors)
+        if self.probes is not None and self.operator == "hessian":
+            swept = {row: factor for row, factor in factors.items() if row not in probed}
+        parts = []
+        if swept:
+            parts.append(self.workspace.sweep_estimate(self.kind, swept))
+        if probed and self.probes is not None:
+            parts.append(self.probes.estimate(self.operator, probed))
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+
+class RowDraws(AbstractDraws):
+    """The probes of an operator, and the sum of rows that they make more precise."""
+
+    def __init__(self, rows: RowProbing, operator: Operator) -> None:
+        assert rows.probes is not None
+        self.rows, self.operator, self.probes = rows, operator, rows.probes
+        self.pilot, self.least = self.probes.pilot, self.probes.least
+
+    @property
+    def count(self) -> int:
+        """Probes of this operator."""
+        return self.probes.count(self.operator)
+
+    @property
+    def passes(self) -> int:
+        """Probes of both operators."""
+        return self.probes.passes
+
+    @property
+    def complete(self) -> bool:
+        """Whether every direction was taken."""
+        return self.probes.complete(self.rows.operator)
+
+    def draw(self, count: int) -> None:
+        """Draw more probes of this operator."""
+        self.probes.draw([self.operator], count)
+
+    def estimate(self) -> Estimate:
+        """The whole, part of which the sweep may have found."""
+        return self.rows.estimate(self.rows.whole)
+
+    def drawn_part(self) -> Estimate:
+        """The rows that need probes."""
+        return self.probes.estimate(self.operator, self.rows.of_probed(self.rows.whole))
+
+    def next_stage(self, estimate: Estimate, enough: float) -> int:
+        """Two more where there is no interval: these often give one."""
+        return self.count + 2 if estimate.unknown else super().next_stage(estimate, enough)
+
+    def shortcut(self, outlook: Outlook) -> bool:
+        """Every direction, where these are fewer than the probes ahead."""
+        if not self.rows.all_are_few(outlook.enough - self.count):
+            return False
+        self.rows.take_all()
+        return True
+
+    @property
+    def exact_at(self) -> float:
+        """With so many passes every direction is taken."""
+        if not self.rows.precision.way.cheapest or self.probes.directions is None:
+            return math.inf
+        return self.probes.directions + 2 * PILOT  # a pilot of both operators may come before
+
+    def promised(self, enough: float, estimate: Estimate) -> int:
+        """Their errors are not widened for values that are too small by chance."""
+        return promised_count(enough, estimate)
+
+    def passes_for(self, count: int) -> int:
+        """With those of the other operator."""
+        others = self.passes - self.count
+        if self.rows.compared and count >= SECOND_GLANCE:
+            others = max(others, self.probes.pilot)  # the other operator is then probed too
+        return count + others
+
+    def out_of_reach(self, asked: Precision) -> str:
+        """More probes of the rest do not help."""
+        return "The output probes alone exceed it: use method='exact', or a larger rtol."
+
+
+class FewProbes(RowDraws):
+    """A few sample probes of the Hessian, and no more if these will not do."""
+
+    def __init__(self, rows: RowProbing) -> None:
+        super().__init__(rows, "hessian")
+
+    @staticmethod
+    def budget(asked: Precision) -> Precision:
+        """What was asked for, with passes for a few probes only."""
+        most = min(A_FEW_SAMPLE_PROBES, asked.max_passes)
+        return dataclasses.replace(asked, max_passes=most)
+
+    @property
+    def complete(self) -> bool:
+        """Whether more than a few would be needed."""
+        if self.estimate().unknown:
+            return False
+        budget = self.budget(self.rows.precision)
+        return 1.05 * sufficient_count(self, budget) > budget.max_passes
+
+    def next_stage(self, estimate: Estimate, enough: float) -> int:
+        """All that are needed; without an interval, as many as often give one."""
+        if estimate.unknown:
+            return self.count + self.least
+        return math.ceil(1.05 * enough) - (self.passes - self.count)
+
+
+def _draw_both(probes: AbstractRowProbes, asked: Precision) -> None:
+    """A few probes of residual and Hessian, unless there are some."""
+    if not probes.operators:
+        probes.draw(["residual", "hessian"], max(2, min(probes.glance, asked.max_passes // 2)))
+
+
+def shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
+    """The weight probes of a kind, which all its measures share."""
+
+    def make() -> WeightProbes:
+        scales = workspace.feature_scales[kind] if kind in POWERS else None
+        metric = Metric(workspace.surface, kind, rows, scales)
+        return WeightProbes(
+            workspace.products,
+            metric,
+            seed=workspace.seed,
+            num_samples=workspace.run(Needs()).num_samples,
+            few=workspace.precision.max_passes - 2 * sketch_size(workspace.precision) < PILOT,
+        )
+
+    return workspace.once(("probes", kind), make)
+
+
+def sketch_size(precision: Precision) -> int:
+    """How many dominant directions are removed first; each takes two passes."""
+    if not precision.way.sketch:
+        return 0
+    return max(1, min(PILOT, precision.max_passes // 3))
