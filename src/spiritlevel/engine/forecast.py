@@ -88,7 +88,7 @@ def _by_sample_probes(workspace: Workspace, measures: Mapping[str, Needs]) -> se
         if needs.sweep:
             kinds.add("kappa" if needs.kappa else "rho" if needs.rho else "trace")
     surface = workspace.surface
-    matrices = [surface.weight_of(row) for row in surface.matrices]
+    matrices = [surface.layers.weight_of(row) for row in surface.matrices]
     applies = {
         kind: not SampleProbes.unknown_uses(
             workspace.plan, surface.parameters if kind == "trace" else matrices

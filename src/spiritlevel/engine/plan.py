@@ -179,7 +179,7 @@ def _first_run(
 def _recorded(
     surface: Surface, batch: Any, num_samples: int
 ) -> tuple[LayerUses, Tensor, Tensor, dict[int, int]]:
-    modules = {name: surface.module(name) for name in surface.rules}
+    modules = {name: surface.layers.module(name) for name in surface.layers.rules}
     saving, sizes = saved_bytes()
     with (
         torch.enable_grad(),

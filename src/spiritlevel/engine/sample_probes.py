@@ -250,7 +250,7 @@ class SampleProbes:
                 samples = self._numbers.of(where, 1) + index.to(surface.device)
             found = {}
             for operator in operators:
-                with surface.fast():
+                with surface.numbers.fast():
                     gradients = self._gradients(operator, total, wide, places)
                     found[operator] = [
                         self._values(gradients, places, samples, stream, len(outputs))

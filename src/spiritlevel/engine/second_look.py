@@ -112,7 +112,7 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
         for row, value in rows.items():
             alone, size = sums.get((kind, row), 0.0), sizes.get((kind, row), 0.0)
             if abs(alone - value) > tolerance * max(size, abs(value)) + floor:
-                doubts[row if kind == "trace" else surface.weight_of(row)] = (
+                doubts[row if kind == "trace" else surface.layers.weight_of(row)] = (
                     f"a sample of batch {witness.where.batch} has {value:.4g} within its batch and "
                     f"{alone:.4g} alone"
                 )
@@ -141,7 +141,7 @@ def _of_weight(
     sweep: Sweep, name: str, gradient: Tensor, witness: Witness
 ) -> dict[tuple[str, str], Tensor]:
     """‖WᵀG‖² and Σ_j (w_j·G_j)² for the weight of a layer, where they were measured."""
-    row = sweep.surface.row_of(name)
+    row = sweep.surface.layers.row_of(name)
     squares: dict[tuple[str, str], Tensor] = {}
     measured = {"kappa", "rho"} & witness.rows.keys()
     if measured and row in sweep.measured:

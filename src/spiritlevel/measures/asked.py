@@ -115,5 +115,5 @@ def _completed(card: Card, measured: Measured, workspace: Workspace) -> Measured
             continue
         weights = list(weights_of(workspace, card.name).values())
         measured = measured.covering(weights, left_out_weights(workspace, weights))
-    rounded_to = workspace.surface.rounded_to
+    rounded_to = workspace.surface.numbers.rounded_to
     return measured if rounded_to is None else measured.rounded(rounded_to)

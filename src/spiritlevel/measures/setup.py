@@ -172,7 +172,7 @@ class Setup:
 
     def _head_layer(self, surface: Surface) -> str:
         """What the layers "head" are: the one of this name, or else the head."""
-        if "head" in surface.layers():
+        if "head" in surface.layers.owned():
             return "head"
         with surface.preserved(), full_precision():
             return choose_head(make_head_plan(surface).heads, self.head).layer

@@ -159,7 +159,7 @@ class _Subject:
         family = self._family(list(self.weights))
         found, random = self._directional(family, num_probes)
         places, widths = spans(family), []
-        is_full = workspace.surface.arithmetic == "full"
+        is_full = workspace.surface.numbers.arithmetic == "full"
         for name in self.weights:
             for number, bits in enumerate(self.options):
                 i = places[name].start + number
@@ -192,7 +192,7 @@ class _Subject:
             | {
                 "how": random,
                 "num_probes": num_probes,
-                "arithmetic": workspace.surface.arithmetic,
+                "arithmetic": workspace.surface.numbers.arithmetic,
             },
             covariance=found.covariance,
             gram=found.gram,

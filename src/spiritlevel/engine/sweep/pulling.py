@@ -54,7 +54,7 @@ class Pulling:
         self.listening, self.at_once, self.after_column = listening, at_once, after_column
         self.edges = [each.edge for each in listening]
         self._deep = deepest(outputs, self.edges) if listening else []
-        self._key = ("columns at once", surface.dtype, surface.arithmetic, graph)
+        self._key = ("columns at once", surface.dtype, surface.numbers.arithmetic, graph)
 
     def pull(self, columns: Iterable[SignedColumn], *, keep: bool) -> list[Scaled]:
         """Pull every column; returns them, scaled, with their factors, if they are to be kept.

@@ -192,9 +192,9 @@ def _precise(surface: Surface) -> Callable[[], contextlib.AbstractContextManager
     """A context for differences of gradients: float64, if the model can be held in it."""
     if surface.dtype == torch.float64 or not trust.is_widened(surface):
         return contextlib.nullcontext
-    if not surface.runs_in(torch.float64):
+    if not surface.numbers.runs_in(torch.float64, surface.trial):
         return contextlib.nullcontext
-    return functools.partial(surface.computing_in, torch.float64)
+    return functools.partial(surface.numbers.computing_in, torch.float64)
 
 
 def _functional(
