@@ -24,7 +24,7 @@ from .autograd_graph import shape_of_graph
 from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
-from .known import Known, known_about
+from .findings import Findings, findings_about
 from .layer_hooks import recording_calls, returning_zeros
 from .losses import AnyLoss
 from .named_layers import Layers
@@ -68,7 +68,7 @@ class Surface:
         )
         # Processes do the same work together, and each may know something else.
         joined = processes is not None and processes.size > 1
-        self.known = Known((), ()) if joined else known_about(model, loss, forward)
+        self.findings = Findings((), ()) if joined else findings_about(model, loss, forward)
         self.progress = progress
         self.processes = processes or Processes(join=False)
         self.cost = Cost()

@@ -18,7 +18,7 @@ from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError, brief
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import verb
-from ...model.arguments import Check, is_flag, is_text
+from ...model.arguments import ArgumentCheck, is_flag, is_text
 from ...model.layers.embedding import EmbeddingRule
 from ...model.losses import CrossEntropy
 from ...model.weight_matrices import WeightMatrix
@@ -38,11 +38,11 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the curves
 
 
 @verb(
-    share=Check(or_none(is_number), "a number between 0 and 1, or None"),
-    by=Check(or_none(is_text), "the name of a rule, or None"),
-    fisher=Check(is_flag, "True or False"),
-    check=Check(is_flag, "True or False"),
-    num_probes=Check(is_whole, "a whole number below 2**63, such as 32"),
+    share=ArgumentCheck(or_none(is_number), "a number between 0 and 1, or None"),
+    by=ArgumentCheck(or_none(is_text), "the name of a rule, or None"),
+    fisher=ArgumentCheck(is_flag, "True or False"),
+    check=ArgumentCheck(is_flag, "True or False"),
+    num_probes=ArgumentCheck(is_whole, "a whole number below 2**63, such as 32"),
 )
 def pruning(
     setup: Setup,

@@ -20,7 +20,7 @@ from ...engine.workspace import Workspace
 from ...errors import NotApplicable, SpiritlevelError, brief
 from ...measures.setup import OnLayersFast, Setup
 from ...measures.verb import verb
-from ...model.arguments import CHECKED_LATER, Check, is_flag, is_text
+from ...model.arguments import CHECKED_LATER, ArgumentCheck, is_flag, is_text
 from ...model.layers.patches import TransposedLinearRule
 from ...model.losses import CrossEntropy
 from ...need import is_number, is_whole, or_none
@@ -37,14 +37,14 @@ MOST_COLUMNS = 128  # that are swept, each by a backward; more outputs take seco
 
 @verb(
     bits=CHECKED_LATER,
-    scheme=Check(is_text, "'per_tensor', 'per_channel' or 'per_group'"),
+    scheme=ArgumentCheck(is_text, "'per_tensor', 'per_channel' or 'per_group'"),
     group_size=CHECKED_LATER,
-    ranges=Check(is_text, "'mse' or 'max'"),
-    mean_bits=Check(or_none(is_number), "a number of bits per weight, or None"),
-    bytes=Check(or_none(is_number), "a number of bytes, or None"),
-    traces=Check(is_flag, "True or False"),
-    check=Check(is_flag, "True or False"),
-    num_probes=Check(is_whole, "a whole number below 2**63, such as 32"),
+    ranges=ArgumentCheck(is_text, "'mse' or 'max'"),
+    mean_bits=ArgumentCheck(or_none(is_number), "a number of bits per weight, or None"),
+    bytes=ArgumentCheck(or_none(is_number), "a number of bytes, or None"),
+    traces=ArgumentCheck(is_flag, "True or False"),
+    check=ArgumentCheck(is_flag, "True or False"),
+    num_probes=ArgumentCheck(is_whole, "a whole number below 2**63, such as 32"),
 )
 def quantization(
     setup: Setup,

@@ -44,7 +44,7 @@ from ..routes import Route, Routing, find_routing, hidden_parameters
 from ..rule_check import RuleCheck, check_rules
 from ..second_look import NEIGHBOURS, WITNESSES, Witness
 from ..uses import complete_uses
-from ..weight_space.trust import refuse_hidden_uses
+from ..weight_space.trusted_derivatives import refuse_hidden_uses
 from .batched import columns_per_backward
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold

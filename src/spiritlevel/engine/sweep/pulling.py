@@ -87,7 +87,7 @@ class Pulling:
 
     def _together(self, units: list[Tensor]) -> Gradients | None:
         """The gradients of several columns at every listener; None if they go one by one."""
-        known, surface = self.surface.known, self.surface
+        known, surface = self.surface.findings, self.surface
         if len(units) < 2 or not self.listening or known.get(self._key) is False:
             return None
         for each in self.listening:

@@ -28,7 +28,7 @@ from ...model.batches import BatchLocation
 from ...model.convolutions import UsualConvolutions
 from ...model.surface import Surface
 from ...records import Cost
-from . import trust
+from . import trusted_derivatives
 from .derivatives import central_difference, forward_derivative, plain_gradient
 from .parameter_space import ParameterSpace
 
@@ -190,7 +190,7 @@ def _reverse_ggn(
 
 def _precise(surface: Surface) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """A context for differences of gradients: float64, if the model can be held in it."""
-    if surface.dtype == torch.float64 or not trust.is_widened(surface):
+    if surface.dtype == torch.float64 or not trusted_derivatives.is_widened(surface):
         return contextlib.nullcontext
     if not surface.numbers.runs_in(torch.float64, surface.trial):
         return contextlib.nullcontext
