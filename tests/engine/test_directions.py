@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from spiritlevel.measures.opening import open_workspace
 from torch import nn
 
 from spiritlevel.engine.data_pass import Needs
@@ -9,7 +10,6 @@ from spiritlevel.engine.directions.column_pass import run_column_pass, spans
 from spiritlevel.engine.directions.families import GivenChanges, NeuronDeletions
 from spiritlevel.engine.directions.product_pass import run_product_pass
 from spiritlevel.engine.recorded_runs import reasons_against
-from spiritlevel.measures.opening import open_workspace
 from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from spiritlevel.engine.data_pass import NEEDS, Certificate, Needs, PassResult
-from spiritlevel.engine.fit import Fit
+from spiritlevel.engine.loss_and_accuracy import LossAndAccuracy
 from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.moments import Moments
 from spiritlevel.engine.plan import MeasuringPlan
@@ -29,7 +29,7 @@ from spiritlevel.engine.sweep.sums import SweepSums
 from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
-from spiritlevel.measures.opening import open_workspace
+from spiritlevel.measures.setup import Setup
 from spiritlevel.results import Cost
 from zoo import references
 
@@ -72,7 +72,7 @@ class DenseProblem:
         self.layers = {
             name.rpartition(".")[0]: name for name in self.names if name.endswith("weight")
         }
-        self._first = open_workspace(model, (x, y))
+        self._first = Setup().open(model, (x, y))
         self._first.want(NEEDS["kappa"] | NEEDS["rho"])
         self.surface = self._first.surface
         with self.surface.preserved():
@@ -170,7 +170,7 @@ class DenseProblem:
             num_samples=len(self.x),
             total_weight=float(len(self.x)),
             cost=Cost(),
-            fit=Fit(self.surface.loss, self.surface.device),
+            fit=LossAndAccuracy(self.surface.loss, self.surface.device),
             sweep=sums,
             head=empty,
             softmax=empty,

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ..api import Loss
-from ..engine.weight_space.chunk_products import Operator
 from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import check_room, density_of, eigenpairs_of
 from ..engine.weight_space.lanczos import Which
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError, brief
-from ..measures.opening import open_workspace
-from ..model.batches import Forward
-from ..model.calls import call_settings, measuring
+from ..errors import SpiritlevelError
+from ..measures.setup import OnLayers, Setup
+from ..measures.verb import verb
+from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
+from ..model.surroundings import call_settings
+from ..need import is_number, is_whole, need, one_of, or_none, whole
 from ..notebooks import Shown
 from ..reading import Misread, read_as, read_fields, read_settings
-from ..records import Cost, Progress, read_json, to_json_float
+from ..records import Cost, read_json, to_json_float
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Matrix = Literal["hessian", "ggn"]
 SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
+WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
+MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
 
 
@@ -124,25 +129,25 @@ class Spectrum:
         )
 
 
-@measuring
+@verb(
+    num=WHOLE,
+    which=ArgumentCheck(is_text, "'largest', 'smallest' or 'both'"),
+    matrix=MATRIX,
+    start=CHECKED_LATER._replace(alike=False),
+    residual_rtol=ArgumentCheck(or_none(is_number), "a number, or None"),
+)
 def eigenvalues(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     num: int = 1,
     which: Which = "largest",
     matrix: Matrix = "hessian",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
     start: Eigenvalues | None = None,
     residual_rtol: float | None = None,
     max_passes: int = 200,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayers],
 ) -> Eigenvalues:
     """Extreme eigenvalues by Lanczos with full reorthogonalization.
 
@@ -171,20 +176,8 @@ def eigenvalues(
             f"eigenvalue takes products. Got num={num!r} and max_passes={max_passes!r}. "
             "Ask for fewer eigenvalues or more passes."
         )
-    workspace = _open(
-        model,
-        data,
-        matrix=matrix,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    with workspace.surface.preserved():
+    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
+    with setup.opened(model, data) as workspace:
         space = ParameterSpace(workspace.surface)
         check_room(space, num, workspace.vector_memory)
         workspace.start()
@@ -194,7 +187,7 @@ def eigenvalues(
             operator=matrix,
             num=num,
             which=which,
-            seed=seed,
+            seed=setup.seed,
             max_products=max_passes,
             residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
@@ -210,22 +203,16 @@ def eigenvalues(
     )
 
 
-@measuring
+@verb(num_vectors=WHOLE, steps=WHOLE, matrix=MATRIX)
 def density(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     num_vectors: int = 8,
     steps: int = 40,
     matrix: Matrix = "hessian",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayers],
 ) -> SpectralDensity:
     """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
 
@@ -233,44 +220,18 @@ def density(
     `SpectralDensity.moment(1)` an estimate of Tr H / n with its error. To draw it, use
     `spiritlevel.pages.figures.density`.
     """
-    if not 1 <= num_vectors <= MOST_VECTORS:
-        raise SpiritlevelError(
-            f"The 'num_vectors' argument of density must be from 1 to {MOST_VECTORS:,}. "
-            f"Got {brief(num_vectors)}. The default is 8."
-        )
-    workspace = _open(
-        model,
-        data,
-        matrix=matrix,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    with workspace.surface.preserved():
+    fits, wanted = whole(least=1, most=MOST_VECTORS), f"from 1 to {MOST_VECTORS:,}"
+    need("num_vectors", num_vectors, fits, wanted, "The default is 8.", of="density")
+    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
+    with setup.opened(model, data) as workspace:
         return density_of(
             workspace.products,
             ParameterSpace(workspace.surface),
             operator=matrix,
             num_vectors=num_vectors,
             steps=steps,
-            seed=seed,
+            seed=setup.seed,
         )
-
-
-def _open(
-    model: nn.Module, data: Iterable[Any], *, matrix: Operator, **arguments: Any
-) -> Workspace:
-    if matrix not in get_args(Matrix):
-        raise SpiritlevelError(
-            f"The 'matrix' argument must be one of {', '.join(get_args(Matrix))}. Got "
-            f"{brief(matrix)}."
-        )
-    return open_workspace(model, data, **arguments)
 
 
 def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:

@@ -25,7 +25,7 @@ from ..model.layers.patches import ConvTransposeRule
 from .routes import Routing, find_routing, hidden_parameters
 from .rule_check import check_rules
 from .uses import complete_uses
-from .weight_space.trust import refuse_hidden_uses
+from .weight_space.trusted_derivatives import refuse_hidden_uses
 from .workspace import Workspace
 
 Piece = tuple[BatchLocation, tuple[int, ...] | None]  # a chunk, and which of its samples
@@ -142,7 +142,9 @@ class RecordedRuns:
         self.workspace, self.surface, self.names = workspace, workspace.surface, names
         self._places = SamplePlaces(workspace, names, together=together)
         # all layers: the runs of every kind of rows then do the same, and are tested once
-        self._modules = {layer: self.surface.module(layer) for layer in self.surface.rules}
+        self._modules = {
+            layer: self.surface.layers.module(layer) for layer in self.surface.layers.rules
+        }
 
     @contextlib.contextmanager
     def run(
@@ -155,7 +157,7 @@ class RecordedRuns:
         surface = self.surface
         count = _batches.num_samples(batch) if self.workspace.plan.repeats else 1
         recording = recording_uses(self._modules, live=True, num_samples=count)
-        with torch.enable_grad(), recording as recorded, surface.fast():
+        with torch.enable_grad(), recording as recorded, surface.numbers.fast():
             outputs, targets = surface.outputs(batch, where=where)
         try:
             with torch.enable_grad():
@@ -210,7 +212,7 @@ def reasons_against(workspace: Workspace, names: Iterable[str]) -> dict[str, str
             reasons[name] = "its uses are not known"
     left = {name: None for name in names if name not in reasons}
     places = SamplePlaces(workspace, left)
-    modules = {layer: surface.module(layer) for layer in surface.rules}
+    modules = {layer: surface.layers.module(layer) for layer in surface.layers.rules}
     batch = surface.first_samples(SAMPLES)
     with torch.enable_grad(), recording_uses(modules) as recorded:
         outputs, _ = surface.outputs(batch, where=BatchLocation(0))

@@ -27,7 +27,7 @@ from ..errors import NotApplicable
 from ..model import batches as _batches
 from ..model.arithmetic import full_precision
 from ..model.batches import BatchLocation
-from ..model.layers.noise import ColumnNoise, Noise, direction_at_output, scaled_columns
+from ..model.layers.output_changes import ColumnNoise, Noise, direction_at_output, scaled_columns
 from ..model.model_state import twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
@@ -39,7 +39,7 @@ from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
 from .sweep.sums import FEW, Factors, RowKind, cautious
-from .weight_space import trust
+from .weight_space import trusted_derivatives
 from .weight_space.chunk_products import Operator, ProductMethod
 from .weight_space.product_methods import choose_method
 from .weight_space.products import SMALL
@@ -105,7 +105,7 @@ class SampleProbes(AbstractRowProbes):
 
     def _method(self) -> ProductMethod:
         """Of forming products, found by a run of the model."""
-        at_once = trust.samples_at_once(self.surface, self.workspace.product_chunk)
+        at_once = trusted_derivatives.samples_at_once(self.surface, self.workspace.product_chunk)
         return choose_method(self.surface, at_once)
 
     @staticmethod
@@ -247,7 +247,7 @@ class SampleProbes(AbstractRowProbes):
                 samples = self._numbers.of(where, 1) + index.to(surface.device)
             found = {}
             for operator in operators:
-                with surface.fast():
+                with surface.numbers.fast():
                     gradients = self._gradients(operator, total, wide, places)
                     found[operator] = [
                         self._values(gradients, places, samples, stream, len(outputs))

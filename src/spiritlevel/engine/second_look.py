@@ -23,7 +23,7 @@ from ..model.surface import Surface
 from ..records import Cost
 from .sweep.backward import Sweep
 from .sweep.witnesses import Witness
-from .weight_space import trust
+from .weight_space import trusted_derivatives
 
 DIRECTIONS = 1  # parameters of each along which differences are taken
 # The same sums in another order, and a kink that rounding moves to the other side of 0. Rows of
@@ -38,15 +38,17 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
     No more samples run together than in the sweep, whose chunk is given.
     """
     surface = sweep.surface
-    at_once = trust.samples_at_once(surface, chunk)
+    at_once = trusted_derivatives.samples_at_once(surface, chunk)
     key = ("confirmed", surface.dtype, sweep.exact, sweep.kinds, frozenset(sweep.seen))
-    if key in surface.known:
+    if key in surface.findings:
         return {}
     certified = [name for name in surface.parameters if name not in sweep.bends]
     doubts: dict[str, str] = {}
 
     def by_differences(witness: Witness, seed: int) -> dict[str, str]:
-        trust.check_gradient(surface, witness.neighbours, witness.where, seed, at_once)
+        trusted_derivatives.check_gradient(
+            surface, witness.neighbours, witness.where, seed, at_once
+        )
         if not sweep.exact or not certified or surface.dtype != torch.float64:
             return {}  # nothing is exact, or float32 is too coarse for differences of gradients
         held = [name for name in certified if name in surface.parameters]
@@ -56,13 +58,13 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
     with surface.processes.together():
         for number, witness in enumerate(sweep.witnesses.kept):
             look = functools.partial(by_differences, witness, seed + number)
-            doubts |= trust.beside_the_parameters(surface, seed + number, look)
+            doubts |= trusted_derivatives.beside_the_parameters(surface, seed + number, look)
             if sweep.exact:
                 doubts |= _alone(sweep, witness)
     for others in surface.processes.gather(doubts):
         doubts = others | doubts
     if not doubts and sweep.witnesses.kept:
-        surface.known.put(key, True)
+        surface.findings.put(key, True)
     return doubts
 
 
@@ -98,7 +100,7 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
         for row, value in rows.items():
             alone, size = sums.get((kind, row), 0.0), sizes.get((kind, row), 0.0)
             if abs(alone - value) > tolerance * max(size, abs(value)) + floor:
-                doubts[row if kind == "trace" else surface.weight_of(row)] = (
+                doubts[row if kind == "trace" else surface.layers.weight_of(row)] = (
                     f"a sample of batch {witness.where.batch} has {value:.4g} within its batch and "
                     f"{alone:.4g} alone"
                 )
@@ -127,7 +129,7 @@ def _of_weight(
     sweep: Sweep, name: str, gradient: Tensor, witness: Witness
 ) -> dict[tuple[str, str], Tensor]:
     """‖WᵀG‖² and Σ_j (w_j·G_j)² for the weight of a layer, where they were measured."""
-    row = sweep.surface.row_of(name)
+    row = sweep.surface.layers.row_of(name)
     squares: dict[tuple[str, str], Tensor] = {}
     measured = {"kappa", "rho"} & witness.rows.keys()
     if measured and row in sweep.measured:
@@ -152,9 +154,9 @@ def _quadratic_forms(
     with torch.enable_grad():
         outputs, targets = surface.outputs(sample, where=witness.where)
     parameters = [surface.parameters[name] for name in names]
-    fixed = trust.padding_rows(surface)
+    fixed = trusted_derivatives.padding_rows(surface)
     along = [
-        trust.direction(surface.parameters[name].detach(), generator, fixed.get(name))
+        trusted_derivatives.direction(surface.parameters[name].detach(), generator, fixed.get(name))
         for name in names
     ]
     forms = [0.0] * len(names)
@@ -165,7 +167,7 @@ def _quadratic_forms(
     doubts = {}
     for name, v, form in zip(names, along, forms, strict=True):
         slopes = _slopes(surface, sample, witness.where, name, v)
-        if (truth := trust.stable_difference(slopes)) is None:
+        if (truth := trusted_derivatives.stable_difference(slopes)) is None:
             continue  # a kink is too close, or the differences drown in rounding
         if abs(truth - form) > 1e-2 * max(abs(truth), abs(form)):
             doubts[name] = (
@@ -177,7 +179,7 @@ def _quadratic_forms(
 
 def _slopes(
     surface: Surface, sample: Any, where: BatchLocation, name: str, along: Tensor
-) -> Iterator[trust.Slopes]:
+) -> Iterator[trusted_derivatives.Slopes]:
     """The slope of the loss along v a step ahead and a step behind, for several steps."""
     start = surface.parameters[name].detach()
 
@@ -192,9 +194,9 @@ def _slopes(
         value = 0.0 if gradient is None else float((gradient * along).sum())
         return value, outputs.detach()
 
-    eps = trust.precision(surface)
-    for step in trust.STEPS:
+    eps = trusted_derivatives.precision(surface)
+    for step in trusted_derivatives.STEPS:
         (ahead, further), (behind, back) = slope(step), slope(-step)
         moved_by = float((further - back).abs().sum()) / (2 * step)
         unit = 100 * eps * (1.0 + float(back.abs().max()))
-        yield trust.Slopes(step, ahead, behind, rounding=unit * moved_by)
+        yield trusted_derivatives.Slopes(step, ahead, behind, rounding=unit * moved_by)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..errors import SpiritlevelError
 from ..model.arithmetic import full_precision
-from ..model.calls import call_settings
 from ..model.losses import CrossEntropy
 from ..model.surface import Surface
+from ..model.surroundings import call_settings
 from ..records import Cost
 from .activity import ActivationSites, find_activation_sites
 from .data_pass import Budget, Certificate, Needs, PassResult, certify, run_pass
@@ -358,12 +358,12 @@ class Workspace:
             {
                 "loss": surface.loss.name,
                 "reduction": "mean",
-                "layers": list(surface.layers()),
+                "layers": list(surface.layers.owned()),
                 "num_samples": self.num_samples if self._pass is None else self._pass.num_samples,
                 "num_outputs": self.plan.num_outputs,
                 "seed": self.seed,
-                "dtype": str(surface.own_dtype).removeprefix("torch."),
-                "computed_in": str(surface.computed_in).removeprefix("torch."),
+                "dtype": str(surface.numbers.own).removeprefix("torch."),
+                "computed_in": str(surface.numbers.computed_in).removeprefix("torch."),
                 "device": surface.device.type,
                 "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
                 "torch": torch.__version__,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ...api import Loss
 from ...engine.data_pass import Needs
 from ...engine.diagonal import ggn_diagonal
 from ...engine.directions.column_pass import run_column_pass, spans
@@ -17,15 +16,18 @@ from ...engine.directions.families import NeuronDeletions
 from ...engine.recorded_runs import reasons_against
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError, brief
-from ...measures.opening import open_workspace
-from ...model.batches import Forward
-from ...model.calls import measuring
+from ...measures.setup import OnLayers, Setup
+from ...measures.verb import verb
+from ...model.arguments import ArgumentCheck, is_flag, is_text
 from ...model.layers.embedding import EmbeddingRule
 from ...model.losses import CrossEntropy
 from ...model.weight_matrices import WeightMatrix
-from ...records import Progress
+from ...need import is_number, is_whole, or_none
 from .records import Deletion, Pruning
 from .selection import Rule, check_rule, check_share
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MOST_COLUMNS = 1024  # that are swept, each by a backward; more outputs are probed
 # Units up to which the terms of every two are kept. They are a product of matrices for each column,
@@ -35,8 +37,15 @@ MIN_PROBES = 4  # half of them choose, and the spread of the others is the error
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the curves
 
 
-@measuring
+@verb(
+    share=ArgumentCheck(or_none(is_number), "a number between 0 and 1, or None"),
+    by=ArgumentCheck(or_none(is_text), "the name of a rule, or None"),
+    fisher=ArgumentCheck(is_flag, "True or False"),
+    check=ArgumentCheck(is_flag, "True or False"),
+    num_probes=ArgumentCheck(is_whole, "a whole number below 2**63, such as 32"),
+)
 def pruning(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
@@ -45,14 +54,7 @@ def pruning(
     fisher: bool = False,
     check: bool = True,
     num_probes: int = 8,
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayers],
 ) -> Pruning:
     """What deleting a neuron or a channel does to the loss. The model is left exactly as it was.
 
@@ -81,27 +83,16 @@ def pruning(
             "The 'num_probes' argument of pruning must be at least 4, or errors would be "
             f"unknown. Got {brief(num_probes)}. The default is 8."
         )
-    workspace = open_workspace(
-        model,
-        data,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    workspace.want(Needs(sweep=True))
-    with workspace.surface.preserved():
+    with setup.opened(model, data) as workspace:
+        workspace.want(Needs(sweep=True))
         subject = _Subject(workspace)
         found = subject.measure(num_probes, fisher=fisher)
         if share is not None:
-            found = dataclasses.replace(found, chosen=found.choose(share, by=by, seed=seed))
+            found = dataclasses.replace(found, chosen=found.choose(share, by=by, seed=setup.seed))
         rules: list[Rule] = [found.default_rule, "magnitude", "random"]
         curves: dict[str, list[Deletion]] = {
-            rule: [found.choose(each, by=rule, seed=seed) for each in SHARES] for rule in rules
+            rule: [found.choose(each, by=rule, seed=setup.seed) for each in SHARES]
+            for rule in rules
         }
         found = dataclasses.replace(found, curves=curves)
         if check:

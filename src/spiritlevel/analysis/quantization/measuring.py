@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ... import measures as catalogue
-from ...api import Loss
 from ...engine.data_pass import Needs
 from ...engine.directions.column_pass import run_column_pass, spans
 from ...engine.directions.families import GivenChanges
@@ -19,23 +18,36 @@ from ...engine.directions.tally import Directional
 from ...engine.recorded_runs import reasons_against
 from ...engine.workspace import Workspace
 from ...errors import NotApplicable, SpiritlevelError, brief
-from ...measures.opening import open_workspace
-from ...model.arithmetic import Arithmetic
-from ...model.batches import Forward
-from ...model.calls import measuring
+from ...measures.setup import OnLayersFast, Setup
+from ...measures.verb import verb
+from ...model.arguments import CHECKED_LATER, ArgumentCheck, is_flag, is_text
 from ...model.layers.patches import TransposedLinearRule
 from ...model.losses import CrossEntropy
-from ...records import Progress
+from ...need import is_number, is_whole, or_none
 from . import assignment
 from .records import Plan, Quantization, Width
 from .rounding import Ranges, Rounding, Scheme, check_bits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MIN_PROBES = 2
 MOST_COLUMNS = 128  # that are swept, each by a backward; more outputs take second backwards
 
 
-@measuring
+@verb(
+    bits=CHECKED_LATER,
+    scheme=ArgumentCheck(is_text, "'per_tensor', 'per_channel' or 'per_group'"),
+    group_size=CHECKED_LATER,
+    ranges=ArgumentCheck(is_text, "'mse' or 'max'"),
+    mean_bits=ArgumentCheck(or_none(is_number), "a number of bits per weight, or None"),
+    bytes=ArgumentCheck(or_none(is_number), "a number of bytes, or None"),
+    traces=ArgumentCheck(is_flag, "True or False"),
+    check=ArgumentCheck(is_flag, "True or False"),
+    num_probes=ArgumentCheck(is_whole, "a whole number below 2**63, such as 32"),
+)
 def quantization(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
@@ -48,15 +60,7 @@ def quantization(
     traces: bool = False,
     check: bool = True,
     num_probes: int = 4,
-    loss: Loss = "cross_entropy",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    forward: Forward | None = None,
-    memory: int | None = None,
-    arithmetic: Arithmetic = "full",
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayersFast],
 ) -> Quantization:
     """What rounding each weight does to the loss. The model is left exactly as it was.
 
@@ -87,21 +91,8 @@ def quantization(
     budget = mean_bits is not None or bytes is not None
     if budget:
         assignment.check_limits(mean_bits, bytes)
-    workspace = open_workspace(
-        model,
-        data,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        arithmetic=arithmetic,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    workspace.want(Needs(sweep=True))
-    with workspace.surface.preserved():
+    with setup.opened(model, data) as workspace:
+        workspace.want(Needs(sweep=True))
         subject = _Subject(workspace, rounding, options)
         if budget:
             subject.refuse_small(mean_bits, bytes)
@@ -168,7 +159,7 @@ class _Subject:
         family = self._family(list(self.weights))
         found, random = self._directional(family, num_probes)
         places, widths = spans(family), []
-        is_full = workspace.surface.arithmetic == "full"
+        is_full = workspace.surface.numbers.arithmetic == "full"
         for name in self.weights:
             for number, bits in enumerate(self.options):
                 i = places[name].start + number
@@ -201,7 +192,7 @@ class _Subject:
             | {
                 "how": random,
                 "num_probes": num_probes,
-                "arithmetic": workspace.surface.arithmetic,
+                "arithmetic": workspace.surface.numbers.arithmetic,
             },
             covariance=found.covariance,
             gram=found.gram,

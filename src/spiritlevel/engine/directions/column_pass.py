@@ -66,7 +66,7 @@ def run_column_pass(
     chunk = footprint.chunk(share, sweep=True)
     with surface.processes.together(), full_precision():
         for where, batch in surface.chunks(chunk):
-            with runs.run(batch, where) as run, surface.fast():
+            with runs.run(batch, where) as run, surface.numbers.fast():
                 bent |= bends(run.outputs, by_id)
                 _add(workspace, run, family, places, tally, numbers.of(where, len(run.outputs)))
     for others in surface.processes.gather(bent):

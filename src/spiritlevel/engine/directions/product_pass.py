@@ -49,7 +49,7 @@ def run_product_pass(
     numbers = SampleNumbers(workspace)
     with surface.processes.together(), full_precision(), twice_differentiable():
         for where, batch in surface.chunks(workspace.products.chunk):
-            with runs.run(batch, where) as run, surface.fast():
+            with runs.run(batch, where) as run, surface.numbers.fast():
                 samples = numbers.of(where, len(run.outputs))
                 signs = [
                     random_signs(

@@ -31,7 +31,7 @@ from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
-from . import trust
+from . import trusted_derivatives
 from .chunk_products import ProductMethod, make_products, product_of_hessian
 from .parameter_space import ParameterSpace, parameter_groups, restricted_to
 
@@ -50,16 +50,16 @@ def untrusted_parameter(
 
     `at_once` samples run together; `seed` gives the direction.
     """
-    parts = trust.pieces(surface.received(batch), at_once)
+    parts = trusted_derivatives.pieces(surface.received(batch), at_once)
     rounding = _gradient_rounding(surface, parts)
     start = {name: p.detach() for name, p in surface.parameters.items()}
     # A parameter without effect, like a key's bias under softmax, has a gradient of which only the
     # rounding of the terms that cancel is left. These may be as large as any other gradient.
-    least = max(rounding.values(), default=0.0) / trust.STEPS[0]
-    along = trust.Directions(surface, seed)
+    least = max(rounding.values(), default=0.0) / trusted_derivatives.STEPS[0]
+    along = trusted_derivatives.Directions(surface, seed)
     claimed = _product(surface, method, parts, along)
     suspects = set(start)
-    for step in trust.STEPS:
+    for step in trusted_derivatives.STEPS:
         change = _change_of_gradient(surface, parts, along, step)
         judged = sorted(suspects)  # their sizes are read at once: a GPU would wait for each
         lengths = [
@@ -80,14 +80,17 @@ def _gradient_rounding(surface: Surface, parts: Sequence[Any]) -> Mapping[str, f
     for part in parts:
         with torch.enable_grad():
             outputs, _ = surface.outputs(part, where=BatchLocation(0))
-        for name, size in trust.gradient_rounding(surface, outputs).items():
+        for name, size in trusted_derivatives.gradient_rounding(surface, outputs).items():
             sums[name] += size
         del outputs  # and its graph: the products have a larger one
     return sums
 
 
 def _product(
-    surface: Surface, method: ProductMethod, parts: Sequence[Any], along: trust.Directions
+    surface: Surface,
+    method: ProductMethod,
+    parts: Sequence[Any],
+    along: trusted_derivatives.Directions,
 ) -> Parts:
     """The product of the samples' Hessians with a direction; parts that are 0 are missing."""
     total: Parts = {}
@@ -104,7 +107,7 @@ def _product(
 
 
 def _joined_product(
-    surface: Surface, method: ProductMethod, part: Any, along: trust.Directions
+    surface: Surface, method: ProductMethod, part: Any, along: trusted_derivatives.Directions
 ) -> Parts:
     """A product by a method that takes and gives flat vectors."""
     space = ParameterSpace(surface)
@@ -114,7 +117,7 @@ def _joined_product(
 
 
 def _change_of_gradient(
-    surface: Surface, parts: Sequence[Any], along: trust.Directions, step: float
+    surface: Surface, parts: Sequence[Any], along: trusted_derivatives.Directions, step: float
 ) -> Parts:
     """The gradient a step ahead minus that a step behind; parts that are 0 are missing."""
     change: Parts = {}
@@ -162,21 +165,21 @@ def _lengths(change: Tensor | None, claimed: Tensor | None, step: float, like: T
     return squares.sqrt()
 
 
-def choose_method(surface: Surface, at_once: int = trust.SAMPLES) -> ProductMethod:
+def choose_method(surface: Surface, at_once: int = trusted_derivatives.SAMPLES) -> ProductMethod:
     """The first method that the model supports and whose products are right, on a few samples.
 
     At most `at_once` samples run together, as many as in the products that follow. The method is
     known from an earlier call if the model's code still does the same.
     """
-    at_once = min(at_once, trust.SAMPLES)
+    at_once = min(at_once, trusted_derivatives.SAMPLES)
     key = ("product method", surface.dtype, at_once, surface.first_run())
-    return surface.known.recall(key, lambda: _find_method(surface, at_once))
+    return surface.findings.recall(key, lambda: _find_method(surface, at_once))
 
 
 def _find_method(surface: Surface, at_once: int) -> ProductMethod:
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
         look = functools.partial(_check_gradient, surface, at_once)
-        trust.beside_the_parameters(surface, 0, look)
+        trusted_derivatives.beside_the_parameters(surface, 0, look)
     failures = []
     for method in get_args(ProductMethod):
         try:
@@ -202,9 +205,11 @@ def _find_method(surface: Surface, at_once: int) -> ProductMethod:
 
 
 def _check_gradient(surface: Surface, at_once: int) -> None:
-    for count in (trust.SAMPLES, 1) if at_once > 1 else (trust.SAMPLES,):
+    for count in (
+        (trusted_derivatives.SAMPLES, 1) if at_once > 1 else (trusted_derivatives.SAMPLES,)
+    ):
         batch = surface.first_samples(count)
-        trust.check_gradient(surface, batch, BatchLocation(0), at_once=at_once)
+        trusted_derivatives.check_gradient(surface, batch, BatchLocation(0), at_once=at_once)
 
 
 def _try_method(surface: Surface, method: ProductMethod, num_samples: int) -> None:
@@ -229,8 +234,10 @@ def _untrusted_by_looks(surface: Surface, method: ProductMethod, at_once: int) -
     # On one sample too: what is a copy for several can be a view for one, with odd strides, for
     # which torch's derivatives of batch norm are wrong (2.13). It has another direction, since one
     # alone may miss a wrong part by chance.
-    for seed, count in enumerate((trust.SAMPLES, 1)):
-        found = trust.beside_the_parameters(surface, 0, functools.partial(look, count, seed))
+    for seed, count in enumerate((trusted_derivatives.SAMPLES, 1)):
+        found = trusted_derivatives.beside_the_parameters(
+            surface, 0, functools.partial(look, count, seed)
+        )
         if found is not None:
             return found
     return None

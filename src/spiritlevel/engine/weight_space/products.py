@@ -19,7 +19,7 @@ from ...model.surface import Surface
 from ...need import need, one_of, or_none
 from ...records import Cost
 from ..memory import VectorMemory, graphs_fit
-from . import trust
+from . import trusted_derivatives
 from .chunk_products import Operator, ProductMethod, RowProducts, make_products
 from .parameter_space import ParameterSpace, parameter_groups
 from .product_methods import PROBE_SAMPLES, choose_method
@@ -66,7 +66,9 @@ class Products:
         first = "Leave it out to take the first that the model supports."
         wanted = f"one of {', '.join(methods)}"
         need("method", method, or_none(one_of(methods)), wanted, first, of="Products")
-        self.method = method or choose_method(surface, trust.samples_at_once(surface, chunk))
+        self.method = method or choose_method(
+            surface, trusted_derivatives.samples_at_once(surface, chunk)
+        )
         self.together = together or self._choose_together()
         self._keeps = False
         self._held: list[tuple[Any, BatchLocation]] | None = None  # all chunks, if they are few
@@ -92,7 +94,7 @@ class Products:
         if self.method != "reverse" or not waits:
             return 1
         key = ("products together", self.surface.dtype, self.surface.first_run())
-        if not self.surface.known.recall(key, lambda: self._can_be_batched(space)):
+        if not self.surface.findings.recall(key, lambda: self._can_be_batched(space)):
             return 1
         return TOGETHER_IF_SMALL if space.size <= SMALL else TOGETHER
 
