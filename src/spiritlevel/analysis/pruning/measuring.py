@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...api import Loss
 from ...engine.data_pass import Needs
 from ...engine.diagonal import ggn_diagonal
-from ...engine.directions.column_pass import run_column_pass, spans
+from ...engine.directions.column_pass import run_column_pass
 from ...engine.directions.families import NeuronDeletions
 from ...engine.directions.usable import reasons_against
 from ...engine.workspace import Workspace
@@ -138,7 +138,7 @@ class _Subject:
         swept = run_column_pass(
             workspace, family, pairs=size <= most, covariance=False, num_probes=probes
         )
-        found, places = swept.found, spans(family)
+        found, places = swept, family.spans
         owner = {name: _owners(matrix) for name, matrix in self.matrices.items()}
         weights = {name: m.parameter.detach().double().cpu() for name, m in self.matrices.items()}
         squares = {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ... import measures as catalogue
 from ...api import Loss
 from ...engine.data_pass import Needs
-from ...engine.directions.column_pass import run_column_pass, spans
+from ...engine.directions.column_pass import run_column_pass
 from ...engine.directions.families import GivenChanges
 from ...engine.directions.product_pass import run_product_pass
 from ...engine.directions.tally import Directional
@@ -167,7 +167,7 @@ class _Subject:
         workspace = self.workspace
         family = self._family(list(self.weights))
         found, random = self._directional(family, num_probes)
-        places, widths = spans(family), []
+        places, widths = family.spans, []
         is_full = workspace.surface.arithmetic == "full"
         for name in self.weights:
             for number, bits in enumerate(self.options):
@@ -224,15 +224,16 @@ class _Subject:
         columns = run_column_pass(workspace, family, pairs=True)
         bent = [name for name in names if name in columns.bends]
         if not bent:
-            return columns.found, {}
+            return columns, {}
         try:
             products = run_product_pass(workspace, self._family(bent), num_probes=num_probes)
         except NotApplicable as error:
             text = f"of the GGN, not the Hessian: {error}"
-            return columns.found, dict.fromkeys(bent, text)
+            return columns, dict.fromkeys(bent, text)
         text = f"{num_probes} random signs per sample and weight"
         how = {} if len(bent) == 1 else dict.fromkeys(bent, text)
-        return _replaced(columns.found, products, family, bent), how
+        rows = torch.cat([torch.arange(family.size)[family.spans[name]] for name in bent])
+        return columns.with_rows(rows, products), how
 
     def _traces(self) -> dict[str, float]:
         """The trace of every weight's Hessian block."""
@@ -276,21 +277,3 @@ class _Subject:
         if not isinstance(self.workspace.surface.loss, CrossEntropy):
             return losses, None
         return losses, perturbed.errors(points)
-
-
-def _replaced(
-    columns: Directional, products: Directional, family: GivenChanges, bent: list[str]
-) -> Directional:
-    """The GGN's curvatures, with the Hessian's where the outputs bend."""
-    places = spans(family)
-    rows = torch.cat([torch.arange(places[n].start, places[n].stop) for n in bent])
-    second, stderr = columns.second.clone(), columns.probe_stderr.clone()
-    second[rows], stderr[rows] = products.second, products.probe_stderr
-    spread = columns.products.clone()
-    # the rises of bent weights vary with the Hessian; with those of others, as their GGN does
-    spread[rows[:, None], rows] = products.products
-    weighted = columns.with_weights.clone()
-    weighted[rows] = products.with_weights
-    return dataclasses.replace(
-        columns, second=second, probe_stderr=stderr, products=spread, with_weights=weighted
-    )

@@ -8,6 +8,7 @@ only: no change of a weight is formed for all of them at once, and no gradient o
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -24,7 +25,7 @@ Slopes = Callable[[Tensor], Tensor]  # the gradient at an output → the derivat
 
 
 class AbstractFamily(abc.ABC):
-    """Some changes of some weights, one weight at a time."""
+    """Some changes of some weights; each is a direction, in the order of `names`."""
 
     names: Sequence[str]  # the parameters
 
@@ -36,6 +37,23 @@ class AbstractFamily(abc.ABC):
     def slopes(self, use: LayerUse, layout: Layout, name: str) -> Slopes:
         """The derivatives along all changes of a parameter, as far as this use is concerned."""
 
+    @property
+    def spans(self) -> dict[str, slice]:
+        """Where the directions of each parameter are among all."""
+        ends = itertools.accumulate((self.count(name) for name in self.names), initial=0)
+        return dict(
+            zip(self.names, itertools.starmap(slice, itertools.pairwise(ends)), strict=True)
+        )
+
+    @property
+    def size(self) -> int:
+        """How many changes of all parameters there are."""
+        return sum(self.count(name) for name in self.names)
+
+    def by_name(self, values: Tensor) -> dict[str, Tensor]:
+        """One value for each direction, divided by parameter."""
+        return {name: values[span] for name, span in self.spans.items()}
+
 
 class GivenChanges(AbstractFamily):
     """Changes that are given one by one, each made when it is needed."""
@@ -45,7 +63,7 @@ class GivenChanges(AbstractFamily):
         self.names, self._counts, self.change = list(counts), counts, change
 
     def count(self, name: str) -> int:
-        """As given."""
+        """As many as were given."""
         return self._counts[name]
 
     def slopes(self, use: LayerUse, layout: Layout, name: str) -> Slopes:

@@ -9,6 +9,7 @@ For a single layer, or for the changes of all layers taken together, nothing is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,14 +17,13 @@ from torch import Tensor
 
 from ...errors import NotApplicable
 from ...math.signs import random_signs
-from ...model.arithmetic import full_precision
 from ...model.layers import Layout
 from ...model.model_state import twice_differentiable
+from ...model.surface import Surface
 from ...records import Cost
-from ..recorded_runs import Places, RecordedRun, RecordedRuns, edges_of
+from ..recorded_runs import RecordedRun, edges_of
 from ..sweep.listeners import at_least_float
-from ..sweep.probed_rows import SampleNumbers
-from .column_pass import spans
+from .chunks import add_chunks, weight_of
 from .families import GivenChanges
 from .tally import Directional, Tally
 
@@ -42,28 +42,23 @@ def run_product_pass(
     directions as changes of a parameter. Raises NotApplicable where torch has no second derivatives
     of the model.
     """
-    surface = workspace.surface
+    surface, names = workspace.surface, family.names
     if workspace.products.method != "reverse":
         raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
-    size = sum(family.count(name) for name in family.names)
-    count = family.count(family.names[0])
-    probes = 1 if joint or len(family.names) == 1 else num_probes
-    tally = Tally(count if joint else size, surface.device, pairs=not joint)
-    runs = RecordedRuns(workspace, family.names, together=joint)
-    numbers = SampleNumbers(workspace)
-    with surface.processes.together(), full_precision(), twice_differentiable():
-        for where, batch in surface.chunks(workspace.products.chunk):
-            with runs.run(batch, where) as run, surface.fast():
-                samples = numbers.of(where, len(run.outputs))
-                signs = [
-                    random_signs(
-                        workspace.seed, _STREAM + i, samples, len(family.names), torch.float64
-                    )
-                    for i in range(probes)
-                ]
-                if joint or len(family.names) == 1:
-                    signs = [torch.ones_like(signs[0])]
-                _Chunk(workspace, run, family, joint).add(signs, tally)
+    tally = Tally(family.count(names[0]) if joint else family.size, surface.device, pairs=not joint)
+
+    def add(run: RecordedRun, samples: Tensor) -> None:
+        if joint or len(names) == 1:
+            signs = [samples.new_ones(len(samples), len(names), dtype=torch.float64)]
+        else:
+            signs = [
+                random_signs(workspace.seed, _STREAM + i, samples, len(names), torch.float64)
+                for i in range(num_probes)
+            ]
+        _Chunk(surface, family, run, joint).add(signs, tally)
+
+    with twice_differentiable():
+        add_chunks(workspace, names, workspace.products.chunk, add, together=joint)
     return tally.reduce(surface.processes)
 
 
@@ -71,70 +66,60 @@ class _Chunk:
     """One chunk of data, with the graph of its gradient."""
 
     def __init__(
-        self, workspace: Workspace, run: RecordedRun, family: GivenChanges, joint: bool
+        self, surface: Surface, family: GivenChanges, run: RecordedRun, joint: bool
     ) -> None:
-        self.surface, self.run, self.family, self.joint = workspace.surface, run, family, joint
-        self.places: Places = run.places
-        self.columns = {name: i for i, name in enumerate(family.names)}
-        self.spans = spans(family)
+        self.surface, self.family, self.run = surface, family, run
+        self.edges = edges_of(run.places)
+        self.number = {name: i for i, name in enumerate(family.names)}
+        spans = family.spans
+        self.starts = [0 if joint else spans[weight_of(use)].start for use, _ in run.places]
         with torch.enable_grad():
             wide = run.outputs.double()
-            total = self.surface.loss.values(wide, run.targets).sum()
-            self.surface.cost += Cost(backwards=len(wide))
-            self.gradients = torch.autograd.grad(
-                total, edges_of(self.places), create_graph=True, allow_unused=True
+            total = surface.loss.values(wide, run.targets).sum()
+            surface.cost += Cost(backwards=len(wide))
+            self.gradients = (
+                torch.autograd.grad(total, self.edges, create_graph=True, allow_unused=True)
+                if self.edges  # a branch that was not taken leaves none
+                else ()
             )
 
     def add(self, signs: list[Tensor], tally: Tally) -> None:
         """Add all changes, each with every set of signs of shape (N, names)."""
-        count = len(self.run.outputs)
-        weights = self.surface.loss.weights(self.run.outputs.detach(), self.run.targets).double()
-        first = weights.new_zeros(count, tally.size)
-        draws = [torch.zeros_like(first) for _ in signs]
+        outputs = self.run.outputs.detach()
+        weights = self.surface.loss.weights(outputs, self.run.targets).double()
+        first = weights.new_zeros(len(outputs), tally.size)
+        draws = weights.new_zeros(len(signs), *first.shape)
         for i in range(self.family.count(self.family.names[0])):
-            moved = self._moved(i)
-            for (_, layout), gradient, (name, v) in zip(
-                self.places, self.gradients, moved, strict=True
-            ):
-                if gradient is not None and v is not None:
-                    first[:, self._column(name, i)] += _inner(layout, gradient, v)
+            with torch.enable_grad():
+                moved = [
+                    self.family.at_output(use, weight_of(use), i) for use, _ in self.run.places
+                ]
+            self._collect(self.gradients, moved, i, first)
             for draw, of_draw in zip(draws, signs, strict=True):
                 self._second(moved, of_draw, i, draw)
-        second = torch.stack(draws).mean(dim=0)
-        tally.add(first, second, weights)
-        if len(draws) > 1:
-            spread = torch.stack(draws).var(dim=0) / len(draws)
-            tally.probe_variance += spread.sum(dim=0)
+        tally.add(first, draws.mean(dim=0), weights)
+        if len(signs) > 1:
+            tally.probe_variance += (draws.var(dim=0) / len(signs)).sum(dim=0)
 
-    def _column(self, name: str, i: int) -> int:
-        return i if self.joint else self.spans[name].start + i
-
-    def _moved(self, i: int) -> list[tuple[str, Tensor | None]]:
-        """The i-th change of every weight at the output of each of its uses."""
-        found: list[tuple[str, Tensor | None]] = []
-        with torch.enable_grad():
-            for use, _ in self.places:
-                name = use.names.get("weight", "")
-                v = self.family.at_output(use, name, i) if name in self.columns else None
-                found.append((name, v))
-        return found
-
-    def _second(
-        self, moved: list[tuple[str, Tensor | None]], signs: Tensor, i: int, draw: Tensor
+    def _collect(
+        self, images: Iterable[Tensor | None], moved: list[Tensor], i: int, into: Tensor
     ) -> None:
+        """Add ⟨image, v⟩ of every use to the column of its weight's i-th change."""
+        places = zip(self.run.places, self.starts, images, moved, strict=True)
+        for (_, layout), start, image, v in places:
+            if image is not None:
+                into[:, start + i] += _inner(layout, image, v)
+
+    def _second(self, moved: list[Tensor], signs: Tensor, i: int, draw: Tensor) -> None:
         """Add ⟨v, ∂²ℓ/∂e² v⟩ of every sample to the columns of `draw`."""
         fixed: list[tuple[Tensor, Tensor]] = []  # ∂ℓ/∂e with a graph, and a constant direction
         moving: list[Tensor] = []  # 2⟨∂ℓ/∂e, v⟩ as a function of v alone
-        along: list[Tensor | None] = []
+        along: list[Tensor] = []
         with torch.enable_grad():
-            for (use, layout), gradient, (name, v) in zip(
-                self.places, self.gradients, moved, strict=True
-            ):
-                if v is None:
-                    along.append(None)
-                    continue
+            places = zip(self.run.places, self.gradients, moved, strict=True)
+            for (use, layout), gradient, v in places:
                 rows = layout.sample_of_rows(use.output.shape).to(signs.device)
-                own = signs[rows, self.columns[name]].to(v.dtype)
+                own = signs[rows, self.number[weight_of(use)]].to(v.dtype)
                 view = [1] * v.dim()
                 view[layout.dim] = len(own)
                 signed = v * own.reshape(view)
@@ -148,16 +133,12 @@ class _Chunk:
         self.surface.cost += Cost(products=len(draw))
         images = torch.autograd.grad(
             [*[g for g, _ in fixed], *moving],
-            edges_of(self.places),
+            self.edges,
             [*[v for _, v in fixed], *map(torch.ones_like, moving)],
             retain_graph=True,
             allow_unused=True,
         )
-        for (_, layout), image, signed_v, (name, _) in zip(
-            self.places, images, along, moved, strict=True
-        ):
-            if image is not None and signed_v is not None:
-                draw[:, self._column(name, i)] += _inner(layout, image, signed_v)
+        self._collect(images, along, i, draw)
 
 
 def _inner(layout: Layout, left: Tensor, right: Tensor) -> Tensor:
