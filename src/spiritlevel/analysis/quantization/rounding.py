@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import SpiritlevelError, brief, suggestion
+from ...errors import suggestion
+from ...need import LARGEST, need, one_of
 
 Scheme = Literal["per_tensor", "per_channel", "per_group"]
 Ranges = Literal["mse", "max"]
@@ -43,17 +44,16 @@ class Rounding:
             ("scheme", self.scheme, get_args(Scheme)),
             ("ranges", self.ranges, get_args(Ranges)),
         ):
-            if value not in known:
-                raise SpiritlevelError(
-                    f"The {name!r} argument of quantization must be one of {', '.join(known)}. "
-                    f"Got {brief(value)}.{suggestion(value, known)}"
-                )
-        if type(self.group_size) is not int or not 1 <= self.group_size < 2**63:
-            raise SpiritlevelError(
-                "The 'group_size' argument of quantization must be a whole number of at least 1, "
-                "below 2**63. "
-                f"Got {brief(self.group_size)}. Typical: 128."
-            )
+            wanted, then = f"one of {', '.join(known)}", suggestion(value, known)[1:]
+            need(name, value, one_of(known), wanted, then, of="quantization")
+        need(
+            "group_size",
+            self.group_size,
+            lambda value: type(value) is int and 1 <= value < LARGEST,
+            "a whole number of at least 1, below 2**63",
+            "Typical: 128.",
+            of="quantization",
+        )
 
     def round(self, weight: Tensor, bits: int, *, transposed: bool = False) -> Tensor:
         """The weight with every entry on a level; `transposed` says that channels come last.
@@ -111,10 +111,16 @@ class Rounding:
 
 def check_bits(bits: Any) -> tuple[int, ...]:
     """The widths in order, each once."""
-    given = list(bits) if isinstance(bits, list | tuple | range) else None
-    if not given or any(type(b) is not int or not 2 <= b <= 16 for b in given):
-        raise SpiritlevelError(
-            "The 'bits' argument of quantization must be a list of whole numbers from 2 to 16, "
-            f"at least one. Got {brief(bits)}. Typical: (2, 3, 4, 6, 8)."
-        )
-    return tuple(sorted(set(given)))
+    need(
+        "bits",
+        bits,
+        lambda value: (
+            isinstance(value, list | tuple | range)
+            and len(value) > 0
+            and all(type(b) is int and 2 <= b <= 16 for b in value)
+        ),
+        "a list of whole numbers from 2 to 16, at least one",
+        "Typical: (2, 3, 4, 6, 8).",
+        of="quantization",
+    )
+    return tuple(sorted(set(bits)))

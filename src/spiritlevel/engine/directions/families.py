@@ -62,6 +62,10 @@ class GivenChanges(AbstractFamily):
         """`change` gives the i-th change of a parameter, in its shape."""
         self.names, self._counts, self.change = list(counts), counts, change
 
+    def only(self, names: Sequence[str]) -> GivenChanges:
+        """Those of some of the parameters."""
+        return GivenChanges({name: self._counts[name] for name in names}, self.change)
+
     def count(self, name: str) -> int:
         """As many as were given."""
         return self._counts[name]
