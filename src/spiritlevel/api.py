@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from . import measures as catalogue
 from .engine.forecast import forecast
-from .engine.options import Options
-from .engine.precision import Method
 from .engine.preflight import Preflight
-from .measures.asked import Asked
-from .measures.opening import open_workspace
+from .measures.asked import MEASURES, Asked
 from .measures.rounding import with_rounding
-from .model.arithmetic import Arithmetic
-from .model.batches import Forward
-from .model.calls import measuring
-from .records import Cost, Progress, Report
+from .measures.setup import AllShared, Setup
+from .measures.setup import Loss as Loss
+from .measures.verb import measuring, verb
+from .records import Cost, Report
 
-Loss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
-@measuring
+@verb(measures=MEASURES)
 def measure(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
-    loss: Loss = "cross_entropy",
     measures: str | Sequence[str] | None = None,
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    forward: Forward | None = None,
-    method: Method = "auto",
-    rtol: float = 0.05,
-    confidence: float = 0.95,
-    max_passes: int = 100,
-    options: Options | Mapping[str, Any] | None = None,
-    memory: int | None = None,
-    arithmetic: Arithmetic = "full",
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[AllShared],
 ) -> Report:
     """Measure how flat the loss of `model` on `data` is. The model is left exactly as it was.
 
@@ -81,45 +67,30 @@ def measure(
     >>> round(report["curvature.trace"].value, 12)        # 2·mean ‖x‖²
     2.0
     """
-    return measure_also(
-        model,
-        data,
-        also=(),
-        loss=loss,
-        measures=measures,
-        layers=layers,
-        head=head,
-        forward=forward,
-        method=method,
-        rtol=rtol,
-        confidence=confidence,
-        max_passes=max_passes,
-        options=options,
-        memory=memory,
-        arithmetic=arithmetic,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
+    return measured(setup, model, data, measures=measures)
 
 
-@measuring
-def measure_also(
-    model: nn.Module, data: Iterable[Any], *, also: Iterable[str], **arguments: Any
+@measuring()
+def measured(
+    setup: Setup,
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None,
+    also: Iterable[str] = (),
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
-    asked = Asked.read(arguments.pop("measures", None), also)
-    workspace = open_workspace(model, data, **arguments)
-    applied = asked.of(workspace)
-    with workspace.surface.preserved():
-        measured, refused = applied.measured()
-        if workspace.surface.arithmetic != "full":
-            measured = with_rounding(measured, applied, model, arguments)
+    asked = Asked.read(measures, also)
+    with setup.opened(model, data) as workspace:
+        applied = asked.of(workspace)
+        values, refused = applied.measured()
+        if setup.arithmetic != "full":
+            values = with_rounding(values, applied, model, setup)
     left_out = applied.left_out | refused
     told = {name: why for name, why in left_out.items() if name in asked.matched}
     return Report(
-        {name: m.whole for name, m in measured.items()},
-        layers={name: m.layers for name, m in measured.items() if m.layers},
+        {name: m.whole for name, m in values.items()},
+        layers={name: m.layers for name, m in values.items() if m.layers},
         settings=workspace.settings()
         | {"subject": workspace.subject()}
         | ({"left_out": told} if told else {}),
@@ -127,49 +98,19 @@ def measure_also(
     )
 
 
-@measuring
+@verb(measures=MEASURES)
 def preflight(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
-    loss: Loss = "cross_entropy",
     measures: str | Sequence[str] | None = None,
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    forward: Forward | None = None,
-    method: Method = "auto",
-    rtol: float = 0.05,
-    confidence: float = 0.95,
-    max_passes: int = 100,
-    options: Options | Mapping[str, Any] | None = None,
-    memory: int | None = None,
-    arithmetic: Arithmetic = "full",
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[AllShared],
 ) -> Preflight:
     """What `measure` with these arguments will cost at least; runs only a few samples."""
     asked = Asked.read(measures)
-    workspace = open_workspace(
-        model,
-        data,
-        loss=loss,
-        layers=layers,
-        head=head,
-        forward=forward,
-        method=method,
-        rtol=rtol,
-        confidence=confidence,
-        max_passes=max_passes,
-        options=options,
-        memory=memory,
-        arithmetic=arithmetic,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    cards = asked.of(workspace).cards
-    with workspace.surface.preserved():
+    with setup.opened(model, data) as workspace:
+        cards = asked.of(workspace).cards
         further = {c.name: c.further_cost(workspace) for c in cards if c.further_cost}
         once = {c.shared_work or c.name: further[c.name] for c in cards if c.name in further}
         needs = {card.name: card.needs for card in cards}

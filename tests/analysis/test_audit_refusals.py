@@ -12,15 +12,15 @@ def test_what_was_measured_before_is_kept(monkeypatch):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double().eval()
     data = torch.randn(20, 4).double(), torch.arange(20) % 3
-    real, calls = api.measure_also, []
+    real, calls = api.measured, []
 
-    def measure_also(subject, *args, **options):
+    def measured(setup, subject, *args, **options):
         calls.append(subject)
         if len(calls) == 2:  # the first copy of the first move
             raise SpiritlevelError("it is too steep.")
-        return real(subject, *args, **options)
+        return real(setup, subject, *args, **options)
 
-    monkeypatch.setattr(api, "measure_also", measure_also)
+    monkeypatch.setattr(api, "measured", measured)
     audit = sl.audit(model, data, measures="neuron.rho_sum")
     [missed] = [move for move, why in audit.absent.items() if "too steep" in why]
     assert missed not in audit.moved

@@ -15,6 +15,7 @@ from spiritlevel.analysis.comparison import Comparison, counterparts
 from spiritlevel.analysis.equal_confidence import equally_confident
 from spiritlevel.measures import get
 from spiritlevel.measures.confounders import MEASURED_ALONG
+from spiritlevel.measures.setup import Setup
 from spiritlevel.pages import report as pages
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
@@ -216,7 +217,7 @@ def test_a_more_certain_copy_is_explained_by_confidence(problem, more_data):
 def test_equal_confidence_is_that_of_the_least_certain(problem, more_data):
     x, _ = more_data
     models = {name: hotter(problem, factor) for name, factor in (("a", 3), ("b", 1), ("c", 9))}
-    copies = equally_confident(models, more_data)
+    copies = equally_confident(Setup(), models, more_data)
     impurities = [
         (1 - model(x).softmax(dim=1).square().sum(dim=1)).mean().item() for model in copies.values()
     ]

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from spiritlevel.analysis.performance import performance
+from spiritlevel.measures.setup import Setup
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def network():
 def test_over_batches_of_different_sizes(network):
     x, y = torch.randn(23, 4).double(), torch.randint(3, (23,))
     batches = list(zip(x.split(10), y.split(10), strict=True))
-    found = performance(network, batches, measures="head.kappa", layers="0", seed=1)
+    found = performance(Setup(layers="0", seed=1), network, batches)
     outputs = network(x)
     assert found.loss == pytest.approx(float(F.cross_entropy(outputs, y)), rel=1e-12)
     assert found.accuracy == pytest.approx(float((outputs.argmax(1) == y).double().mean()))
@@ -26,13 +27,13 @@ def test_over_batches_of_different_sizes(network):
 def test_ignored_targets_do_not_count(network):
     x, y = torch.randn(10, 4).double(), torch.arange(10) % 3
     y[4:] = -100
-    found = performance(network, (x, y))
+    found = performance(Setup(), network, (x, y))
     assert found.loss == pytest.approx(float(F.cross_entropy(network(x), y)), rel=1e-12)
     assert found.accuracy == float((network(x).argmax(1) == y)[:4].double().mean())
 
 
 def test_a_regression_has_no_accuracy(network):
     x, y = torch.randn(10, 4).double(), torch.randn(10, 3).double()
-    found = performance(network, (x, y), loss="mse")
+    found = performance(Setup("mse"), network, (x, y))
     assert found.loss == pytest.approx(float(F.mse_loss(network(x), y)), rel=1e-12)
     assert found.accuracy is None

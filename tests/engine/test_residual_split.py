@@ -17,7 +17,7 @@ import spiritlevel as sl
 from spiritlevel.engine.row_estimator import NEEDS, SECOND_GLANCE, estimate_rows
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import GLANCE, PILOT, WeightProbes
-from spiritlevel.measures.opening import open_workspace
+from spiritlevel.measures.setup import Setup
 from spiritlevel.model.losses import CrossEntropy
 from zoo import references
 from zoo.dense_problem import DenseProblem, DenseProducts
@@ -95,7 +95,7 @@ def variances(model, data):
 def counted(model, data, seed, **precision):
     """The trace as `measure` finds it, with products off the dense matrices; how many they were."""
     loss, asked = CrossEntropy(class_dim=-1), {"max_passes": 100_000, **precision}
-    workspace = open_workspace(model, data, loss=loss, seed=seed, **asked)
+    workspace = Setup(loss=loss, seed=seed, **asked).open(model, data)
     names, H, ggn = matrices(model, data)
     workspace.__dict__["products"] = DenseProducts(workspace.surface, names, H, ggn)
     workspace.want(NEEDS["trace"])
@@ -163,7 +163,7 @@ def test_twenty_times_fewer_in_the_cost_that_is_reported(trained):
 def test_probes_vary_as_the_matrices_say(state, request):
     """The library's own products, 64 probes of each operator."""
     model, data = request.getfixturevalue(state)
-    workspace = open_workspace(model, data, loss=CrossEntropy(class_dim=-1))
+    workspace = Setup(loss=CrossEntropy(class_dim=-1)).open(model, data)
     with workspace.surface.preserved():
         metric = Metric(workspace.surface, "trace", list(workspace.surface.parameters))
         probes = WeightProbes(workspace.products, metric, seed=1, num_samples=SAMPLES)

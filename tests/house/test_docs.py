@@ -1,6 +1,7 @@
 """The pages in docs/: Python blocks and cheap commands run, and the site builds without gaps."""
 
 import importlib.util
+import inspect
 import itertools
 import os
 import pathlib
@@ -183,6 +184,14 @@ def site(tmp_path_factory):
 def test_the_site_has_every_page(site):
     built = {str(page.relative_to(site).with_suffix(".md")) for page in site.rglob("*.html")}
     assert {name_of(page) for page in PAGES} <= built
+
+
+def test_all_keywords_of_a_verb_are_shown(site):
+    page = (site / "api.html").read_text("utf-8")
+    section = page.partition('id="spiritlevel.neurons"')[2].partition("</pre>")[0]
+    shown = re.findall(r"\w+", re.sub(r"<[^>]*>", "", section))
+    assert set(inspect.signature(sl.neurons).parameters) <= set(shown)
+    assert "shared" not in shown
 
 
 def test_experiments_are_one_entry_of_the_menu(site):

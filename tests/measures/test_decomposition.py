@@ -20,7 +20,7 @@ from measures.decomposition_by_hand import (
 )
 from spiritlevel.math.positions import Positions
 from spiritlevel.measures.decomposition.path_matrices import softmax_basis
-from spiritlevel.measures.opening import open_workspace
+from spiritlevel.measures.setup import Setup
 from spiritlevel.model.layers import Layout, rule_for
 from zoo import decimal_softmax, references
 from zoo.plain import convnet, drawn, mlp, normal
@@ -290,7 +290,7 @@ def test_squared_inputs_are_the_weights_derivative(module, generator):
 def test_counted_work_is_what_autograd_did(outputs, shared, generator, monkeypatch):
     model = mlp([4, 6, 5, outputs], nn.ReLU, generator)
     x, y = normal(8, 4, generator=generator), torch.arange(8) % 3
-    workspace = open_workspace(model, (x, y))
+    workspace = Setup().open(model, (x, y))
     with workspace.surface.preserved():
         found = {}
         cards = {name: sl.cards(name)[0] for name in NAMES}

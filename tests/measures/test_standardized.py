@@ -12,7 +12,7 @@ import spiritlevel as sl
 from measures.standardized_by_hand import NAMES, inputs_of, scale_of, standardized_kappa
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.measures.opening import open_workspace
+from spiritlevel.measures.setup import Setup
 from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
@@ -154,7 +154,7 @@ def test_a_mean_far_from_zero_leaves_the_deviation_its_digits():
         moved[0].bias.sub_(moved[0].weight @ shift)
     rows = inputs_of(moved, [(x + shift, y)])["0"]
     expected = rows.numpy().std(axis=0)
-    workspace = open_workspace(moved, [(x[:3] + shift, y[:3]), (x[3:] + shift, y[3:])])
+    workspace = Setup().open(moved, [(x[:3] + shift, y[:3]), (x[3:] + shift, y[3:])])
     spreads, cost = workspace.feature_spreads
     v = spreads["0"].scale(1)
     torch.testing.assert_close(

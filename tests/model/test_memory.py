@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from spiritlevel import study
 from spiritlevel.analysis.equal_confidence import equally_confident
+from spiritlevel.measures.setup import Setup
 from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty
 from zoo.cases import CASES
 from zoo.losses import LOSSES
@@ -87,7 +88,7 @@ USES = {
     "compare": lambda m: sl.compare(
         {"a": m, "b": network()}, DATA, measures="head.trace", match_confidence=False
     ),
-    "equally_confident": lambda m: equally_confident({"a": m, "b": network()}, DATA),
+    "equally_confident": lambda m: equally_confident(Setup(), {"a": m, "b": network()}, DATA),
     "eigenvalues": lambda m: sl.eigenvalues(m, DATA),
     "density": lambda m: sl.density(m, DATA, num_vectors=2, steps=3),
     "neurons": lambda m: sl.neurons(m, DATA),

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
+from spiritlevel.measures.setup import Setup
 from spiritlevel.training import FlatnessMonitor
 from spiritlevel.training.rates.critical import LONGEST, _search, critical_step
 from training.rates_problem import Halves, make_step, quadratic
@@ -103,7 +104,7 @@ def test_it_takes_forwards_only():
     model = Halves()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     after = {name: 0.9 * p for name, p in before.items()}
-    found = critical_step(model, (x, y), before, after, loss="mse")
+    found = critical_step(Setup("mse"), model, (x, y), before, after)
     assert found.multiple == pytest.approx(20.0, rel=1e-8)  # −w is w again after twice the way to 0
     assert found.cost.backwards == found.cost.products == 0
     assert found.cost.forwards <= 16 * len(x)

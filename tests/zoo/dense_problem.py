@@ -29,7 +29,7 @@ from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.weight_space.vector_memory import VectorMemory
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
-from spiritlevel.measures.opening import open_workspace
+from spiritlevel.measures.setup import Setup
 from spiritlevel.results import Cost
 from zoo import references
 
@@ -72,7 +72,7 @@ class DenseProblem:
         self.layers = {
             name.rpartition(".")[0]: name for name in self.names if name.endswith("weight")
         }
-        self._first = open_workspace(model, (x, y))
+        self._first = Setup().open(model, (x, y))
         self._first.want(NEEDS["kappa"] | NEEDS["rho"])
         self.surface = self._first.surface
         with self.surface.preserved():

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from ..engine.workspace import STREAM_FROM
 from ..errors import SpiritlevelError, brief
 from ..math.curvature import SoftmaxCurvature
-from ..measures.opening import open_workspace
-from ..model.calls import measuring
+from ..measures.setup import Setup
+from ..measures.verb import measuring
 from ..model.losses import CrossEntropy
 from ..symmetries import temperature_move
 
@@ -47,15 +47,15 @@ class Logits:
         return (low * high) ** 0.5
 
 
-@measuring
+@measuring()
 def equally_confident(
-    models: Mapping[str, nn.Module], data: Iterable[Any], **arguments: Any
+    setup: Setup, models: Mapping[str, nn.Module], data: Iterable[Any]
 ) -> dict[str, nn.Module]:
     """Copies whose heads are scaled so that all are as uncertain as the least certain one.
 
-    Takes what `measure` takes. Raises SpiritlevelError where a network has no head to scale.
+    Raises SpiritlevelError where a network has no head to scale.
     """
-    heads = {name: _logits(model, data, arguments) for name, model in models.items()}
+    heads = {name: _logits(setup, model, data) for name, model in models.items()}
     target = max(logits.gini(1.0) for _, logits in heads.values())
     return {
         name: temperature_move(models[name], head).at(models[name], logits.temperature(target))
@@ -63,11 +63,9 @@ def equally_confident(
     }
 
 
-def _logits(
-    model: nn.Module, data: Iterable[Any], arguments: Mapping[str, Any]
-) -> tuple[str, Logits]:
+def _logits(setup: Setup, model: nn.Module, data: Iterable[Any]) -> tuple[str, Logits]:
     """The path of the head, and its logits."""
-    workspace = open_workspace(model, data, **{k: v for k, v in arguments.items() if k != "layers"})
+    workspace = setup.whole().open(model, data)
     surface = workspace.surface
     if not isinstance(surface.loss, CrossEntropy):
         raise SpiritlevelError(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from .. import api
-from ..engine.precision import Method
 from ..engine.row_estimator import NEEDS, estimate_rows
 from ..measures.layer_weights import measured_weights
-from ..measures.opening import open_workspace
-from ..model.batches import Forward
-from ..model.calls import measuring
-from ..records import Progress
+from ..measures.setup import Setup, ToPrecisionByMethod
+from ..measures.verb import verb
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,23 +28,12 @@ class Neurons:
     text: str  # otherwise how they were found, or of which matrix they are
 
 
-@measuring
+@verb()
 def neurons(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
-    *,
-    loss: api.Loss = "cross_entropy",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    forward: Forward | None = None,
-    method: Method = "auto",
-    rtol: float = 0.05,
-    confidence: float = 0.95,
-    max_passes: int = 100,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[ToPrecisionByMethod],
 ) -> dict[str, Neurons]:
     """ρ(j) of every neuron, by layer. The model is left exactly as it was.
 
@@ -59,24 +47,8 @@ def neurons(
     >>> bool(torch.allclose(found.values, net.weight[0].detach() ** 2 * 2 / 3))
     True
     """
-    workspace = open_workspace(
-        model,
-        data,
-        loss=loss,
-        layers=layers,
-        head=head,
-        forward=forward,
-        method=method,
-        rtol=rtol,
-        confidence=confidence,
-        max_passes=max_passes,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    workspace.want(NEEDS["rho"])
-    with workspace.surface.preserved():
+    with setup.opened(model, data) as workspace:
+        workspace.want(NEEDS["rho"])
         weights = measured_weights(workspace, "neuron.rho_sum")
         rows = estimate_rows(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
         by_layer = {}

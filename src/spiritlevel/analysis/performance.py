@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from ..engine.fit import Fit
-from ..measures.opening import open_workspace
+from ..measures.setup import Setup
+from ..measures.verb import measuring
 from ..model.batches import num_samples
-from ..model.calls import measuring
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,22 +25,20 @@ class Performance:
     num_samples: int
 
 
-@measuring
-def performance(model: nn.Module, data: Iterable[Any], **arguments: Any) -> Performance:
-    """Run the network once over the data; takes what `measure` takes.
+@measuring()
+def performance(setup: Setup, model: nn.Module, data: Iterable[Any]) -> Performance:
+    """Run the network once over the data.
 
     >>> x, y = torch.eye(3), torch.tensor([0, 1, 0])
     >>> net = nn.Linear(3, 3, bias=False)
     >>> with torch.no_grad():
     ...     _ = net.weight.copy_(9 * torch.eye(3))
-    >>> round(performance(net, (x, y)).accuracy, 3)
+    >>> round(performance(Setup(), net, (x, y)).accuracy, 3)
     0.667
     """
-    wanted = {key: value for key, value in arguments.items() if key not in ("layers", "measures")}
-    workspace = open_workspace(model, data, **wanted)
-    surface = workspace.surface
-    fit, count = Fit(surface.loss, surface.device), torch.zeros((), dtype=torch.int64)
-    with surface.preserved(), torch.no_grad():
+    with setup.whole().opened(model, data) as workspace, torch.no_grad():
+        surface = workspace.surface
+        fit, count = Fit(surface.loss, surface.device), torch.zeros((), dtype=torch.int64)
         size = workspace.plan.footprint.chunk(workspace.memory, sweep=False)
         for where, batch in surface.chunks(size):
             fit.add(*surface.outputs(batch, where=where))

@@ -8,19 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..api import Loss
 from ..engine.weight_space.eigenvalues import Scaling, eigenpairs_of
 from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
-from ..measures.opening import open_workspace
-from ..model.batches import Forward
-from ..model.calls import measuring
-from ..records import Progress
+from ..measures.setup import Setup
+from ..measures.verb import measuring
 from .spectra import Eigenvalues
 
 
-@measuring
+@measuring("start")
 def preconditioned_eigenvalue(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     scale: Mapping[str, Tensor],
@@ -29,12 +27,6 @@ def preconditioned_eigenvalue(
     start: Eigenvalues | None = None,
     residual_rtol: float | None = None,
     max_passes: int = 200,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
 ) -> Eigenvalues:
     """The largest eigenvalue of S(H + D)S, H being the Hessian of the mean loss.
 
@@ -44,27 +36,17 @@ def preconditioned_eigenvalue(
         shift: the diagonal of D, one number per parameter.
         start: an earlier result; it is ignored if it is about other parameters.
 
-    The other arguments are those of `eigenvalues`. The vectors are those of S(H + D)S.
+    Of all parameters, whatever the setup's layers. The vectors are those of S(H + D)S.
 
     >>> net = nn.Linear(2, 1, bias=False).double()
     >>> x, y = torch.diag(torch.tensor([1.0, 2.0])).double(), torch.zeros(2, 1).double()
     >>> half = {"weight": torch.tensor([[1.0, 0.5]]).double()}   # H = diag(1, 4)
-    >>> found = preconditioned_eigenvalue(net, (x, y), half, {"weight": 1.0}, loss="mse")
+    >>> found = preconditioned_eigenvalue(Setup("mse"), net, (x, y), half, {"weight": 1.0})
     >>> round(found.values[0], 12)                               # of diag(1 + 1, (4 + 1)/4)
     2.0
     """
-    workspace = open_workspace(
-        model,
-        data,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    surface = workspace.surface
-    with surface.preserved():
+    with setup.whole().opened(model, data) as workspace:
+        surface = workspace.surface
         space = ParameterSpace(surface, [name for name in surface.parameters if name in scale])
         check_room(space, 1, workspace.vector_memory)
         workspace.start()
@@ -76,7 +58,7 @@ def preconditioned_eigenvalue(
             workspace.products,
             [space],
             operator="hessian",
-            seed=seed,
+            seed=setup.seed,
             max_products=max_passes,
             residual_rtol=residual_rtol,
             starts=[start.vectors if same and start is not None else None],

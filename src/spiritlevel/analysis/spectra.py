@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ..api import Loss
 from ..engine.weight_space.chunk_products import Operator
 from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
@@ -19,15 +18,22 @@ from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError, brief
-from ..measures.opening import open_workspace
-from ..model.batches import Forward
-from ..model.calls import call_settings, measuring
+from ..measures.setup import OnLayers, Setup
+from ..measures.verb import verb
+from ..model.arguments import CHECKED_LATER, Check, is_text
+from ..model.surroundings import call_settings
+from ..need import is_number, is_whole, or_none
 from ..notebooks import Shown
 from ..reading import Misread, read_as, read_fields, read_settings
-from ..records import Cost, Progress, read_json, to_json_float
+from ..records import Cost, read_json, to_json_float
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Matrix = Literal["hessian", "ggn"]
 SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
+WHOLE = Check(is_whole, "a whole number below 2**63")
+MATRIX = Check(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
 
 
@@ -125,25 +131,25 @@ class Spectrum:
         )
 
 
-@measuring
+@verb(
+    num=WHOLE,
+    which=Check(is_text, "'largest', 'smallest' or 'both'"),
+    matrix=MATRIX,
+    start=CHECKED_LATER._replace(alike=False),
+    residual_rtol=Check(or_none(is_number), "a number, or None"),
+)
 def eigenvalues(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     num: int = 1,
     which: Which = "largest",
     matrix: Matrix = "hessian",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
     start: Eigenvalues | None = None,
     residual_rtol: float | None = None,
     max_passes: int = 200,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayers],
 ) -> Eigenvalues:
     """Extreme eigenvalues by Lanczos with full reorthogonalization.
 
@@ -172,20 +178,8 @@ def eigenvalues(
             f"eigenvalue takes products. Got num={num!r} and max_passes={max_passes!r}. "
             "Ask for fewer eigenvalues or more passes."
         )
-    workspace = _open(
-        model,
-        data,
-        matrix=matrix,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    with workspace.surface.preserved():
+    _check_matrix(matrix)
+    with setup.opened(model, data) as workspace:
         space = ParameterSpace(workspace.surface)
         check_room(space, num, workspace.vector_memory)
         workspace.start()
@@ -195,7 +189,7 @@ def eigenvalues(
             operator=matrix,
             num=num,
             which=which,
-            seed=seed,
+            seed=setup.seed,
             max_products=max_passes,
             residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
@@ -211,22 +205,16 @@ def eigenvalues(
     )
 
 
-@measuring
+@verb(num_vectors=WHOLE, steps=WHOLE, matrix=MATRIX)
 def density(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     num_vectors: int = 8,
     steps: int = 40,
     matrix: Matrix = "hessian",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayers],
 ) -> SpectralDensity:
     """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
 
@@ -239,39 +227,24 @@ def density(
             f"The 'num_vectors' argument of density must be from 1 to {MOST_VECTORS:,}. "
             f"Got {brief(num_vectors)}. The default is 8."
         )
-    workspace = _open(
-        model,
-        data,
-        matrix=matrix,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    with workspace.surface.preserved():
+    _check_matrix(matrix)
+    with setup.opened(model, data) as workspace:
         return density_of(
             workspace.products,
             ParameterSpace(workspace.surface),
             operator=matrix,
             num_vectors=num_vectors,
             steps=steps,
-            seed=seed,
+            seed=setup.seed,
         )
 
 
-def _open(
-    model: nn.Module, data: Iterable[Any], *, matrix: Operator, **arguments: Any
-) -> Workspace:
+def _check_matrix(matrix: Operator) -> None:
     if matrix not in get_args(Matrix):
         raise SpiritlevelError(
             f"The 'matrix' argument must be one of {', '.join(get_args(Matrix))}. Got "
             f"{brief(matrix)}."
         )
-    return open_workspace(model, data, **arguments)
 
 
 def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:

@@ -92,7 +92,7 @@ def audit(
     with console.progress("auditing") as show:
         watched = pace.audited(show, plan)
         result = loaded.attempt(audits.audit, progress=watched, **arguments)
-        loaded.describe(result.original.settings, loss=on.loss)
+        loaded.describe(result.original.settings, on.loss)
     subject.detail_report(result.original)
     print_audit(talk, result)
     subject.write_json(talk, json, result.to_json())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from torch import nn
 from .. import api
 from ..analysis import comparison as comparisons
 from ..errors import SpiritlevelError
+from ..measures.setup import Setup
 from ..results import Report
 from . import console, options, pace, subject
 from .exit_codes import INTERRUPTED
@@ -59,9 +61,9 @@ def compare(
     """
     talk = console.talk(json)
     paths = named_paths(checkpoints)
+    measures = asked.measures or None
     arguments: dict[str, Any] = {
         "loss": on.loss,
-        "measures": asked.measures or None,
         "layers": subject.one_or_many(asked.layers),
         "head": asked.head,
         "method": method,
@@ -78,23 +80,29 @@ def compare(
         for name, path in paths.items():
             network = options.NetworkOptions(model=model, model_arg=model_arg, checkpoint=path)
             loaded = subject.load(network, on, at)
-            given = loaded.options(asked.option, asked.measures, _counterparts(asked.measures))
+            arguments["options"] = loaded.options(
+                asked.option, asked.measures, _counterparts(asked.measures)
+            )
             if not reports:
                 loaded.introduce(talk)
-                _tell_plan(talk, loaded, total, arguments | {"options": given})
+                _tell_plan(talk, loaded, total, measures, arguments)
                 watch = pace.Pace()
             with console.progress(f"measuring {name}") as show:
-                arguments["options"] = given
                 arguments["progress"] = subject.by_pass(show, f"measuring {name}")
                 networks[name] = loaded.network
-                reports[name] = loaded.attempt(comparisons.measure_for_comparison, **arguments)
-                loaded.describe(reports[name].settings, loss=on.loss)
+                measured = functools.partial(
+                    comparisons.measure_for_comparison, Setup(**arguments), measures=measures
+                )
+                reports[name] = loaded.attempt(measured)
+                loaded.describe(reports[name].settings, on.loss)
             watch.step(len(reports), total)
-        with console.progress("measuring at equal confidence") as show:
-            arguments["progress"] = subject.by_pass(show, "measuring at equal confidence")
-            result = comparisons.matched_comparison(
-                reports, networks, loaded.batches, match=match, **arguments
-            )
+        result = comparisons.Comparison(reports)
+        if match:
+            with console.progress("measuring at equal confidence") as show:
+                arguments["progress"] = subject.by_pass(show, "measuring at equal confidence")
+                result = comparisons.matched_comparison(
+                    Setup(**arguments), reports, networks, loaded.batches, measures
+                )
     except KeyboardInterrupt:
         if len(reports) < 2:
             raise
@@ -113,9 +121,14 @@ def compare(
 
 
 def _tell_plan(
-    talk: Console, loaded: subject.Subject, total: int, arguments: dict[str, Any]
+    talk: Console,
+    loaded: subject.Subject,
+    total: int,
+    measures: list[str] | None,
+    arguments: dict[str, Any],
 ) -> None:
-    first, *more = str(loaded.attempt(api.preflight, **arguments)).splitlines()
+    planned = loaded.attempt(api.preflight, measures=measures, **arguments)
+    first, *more = str(planned).splitlines()
     console.note(talk, f"planned: {total} measurements, each of {first}")
     for line in more:
         console.note(talk, line)

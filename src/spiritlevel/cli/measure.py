@@ -59,7 +59,7 @@ def measure(
     with console.progress("measuring") as show:
         arguments["progress"] = subject.by_pass(show, "measuring")
         report = loaded.attempt(api.measure, **arguments)
-        loaded.describe(report.settings, loss=on.loss)
+        loaded.describe(report.settings, on.loss)
     subject.detail_report(report)
     tables.print_report(talk, report)
     if per_layer:

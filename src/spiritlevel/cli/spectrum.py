@@ -61,7 +61,7 @@ def spectrum(
         pairs = loaded.attempt(
             spectra.eigenvalues, num=num, which="both", max_passes=max_passes, **arguments
         )
-    loaded.describe(pairs.settings, loss=on.loss)
+    loaded.describe(pairs.settings, on.loss)
     console.details("setting", pairs.settings)
     _print_pairs(talk, pairs)
     density = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import pathlib
 import sys
 import traceback
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from ..analysis.performance import performance
 from ..errors import SpiritlevelError, is_out_of_memory
 from ..files import write_atomically
+from ..measures.setup import Setup
 from ..model.batches import map_tensors, tensors
 from ..pages import report as pages
 from ..pages.figures import save
@@ -50,14 +52,14 @@ class Subject:
         for line in self.lines:
             console.note(talk, line)
 
-    def describe(self, settings: dict[str, Any], **arguments: Any) -> None:
+    def describe(self, settings: dict[str, Any], loss: str) -> None:
         """Add to a result's settings what was measured: files, loss and accuracy.
 
         Where measuring did not yield the loss, that takes another pass over the data.
         """
         well = settings.get("subject", {})
         if "mean_loss" not in well:
-            found = self.attempt(performance, **arguments)
+            found = self.attempt(functools.partial(performance, Setup(loss)))
             well = {"mean_loss": to_json_float(found.loss), "accuracy": found.accuracy}
         settings["subject"] = dict(self.facts) | {
             name: well[name] for name in ("mean_loss", "accuracy")

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..errors import SpiritlevelError
 from ..model.arithmetic import full_precision
-from ..model.calls import call_settings
 from ..model.losses import CrossEntropy
 from ..model.surface import Surface
+from ..model.surroundings import call_settings
 from ..records import Cost
 from .activity import ActivationSites, find_activation_sites
 from .certificate import Certificate, certify

@@ -58,6 +58,15 @@ def as_path(given: object, *, what: str) -> pathlib.Path:
     return path
 
 
+def is_path(given: object) -> bool:
+    """Whether it is a path that the system can be asked for."""
+    try:
+        as_path(given, what="path")
+    except SpiritlevelError:
+        return False
+    return True
+
+
 def natural(name: str) -> list[tuple[int, int, str]]:
     """A key that sorts layer2 before layer10.
 

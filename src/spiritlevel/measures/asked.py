@@ -8,9 +8,13 @@ from collections.abc import Iterable, Sequence
 from ..engine.data_pass import Needs
 from ..engine.workspace import Workspace
 from ..errors import NotApplicable, SpiritlevelError
+from ..model.arguments import Check, are_texts
+from ..need import or_none
 from .layer_weights import layer_weights, left_out_weights, measured_weights
 from .registry import Card, Measured, get, names
 from .requirements import head as requires_head
+
+MEASURES = Check(or_none(are_texts), "a text, a list of texts, or None")  # the verbs' argument
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from torch import nn
 
 from ..records import Measurement
 from .asked import Applied, Asked
-from .opening import open_workspace
 from .registry import Measured
+from .setup import Setup
 
 SAMPLES = 3  # on which both are compared, with the same random numbers
 
 
 def with_rounding(
-    measured: dict[str, Measured], applied: Applied, model: nn.Module, arguments: Mapping[str, Any]
+    measured: dict[str, Measured], applied: Applied, model: nn.Module, setup: Setup
 ) -> dict[str, Measured]:
-    """The measurements with what the faster arithmetic costs, where they were computed in it.
-
-    `arguments` are those that the workspace was opened with.
-    """
+    """The measurements with what the faster arithmetic costs, where they were computed in it."""
     names = [card.name for card in applied.cards if card.needs.sweep and card.name in measured]
     if not names:
         return measured
@@ -31,14 +26,14 @@ def with_rounding(
     surface = applied.workspace.surface
     few = [surface.first_samples(SAMPLES)]
     both = []
-    for kind in ("full", surface.arithmetic):
-        changed = {"progress": None, "rtol": 0.5, "arithmetic": kind}
-        again = asked.of(open_workspace(model, few, **{**arguments, **changed}))
+    rough = dataclasses.replace(setup, progress=None, rtol=0.5)
+    for kind in ("full", setup.arithmetic):
+        again = asked.of(dataclasses.replace(rough, arithmetic=kind).open(model, few))
         with again.workspace.surface.preserved():
             both.append(again.measured()[0])
         surface.cost += again.workspace.surface.cost
     return measured | {
-        name: _compared(measured[name], both[0][name], both[1][name], surface.arithmetic)
+        name: _compared(measured[name], both[0][name], both[1][name], setup.arithmetic)
         for name in names
     }
 

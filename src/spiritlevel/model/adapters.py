@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
-from .arguments import check_arguments
+from .arguments import check_network
 from .distributed import unwrapped
 
 
@@ -30,7 +30,7 @@ def merged(model: nn.Module, *, frozen: bool = False) -> nn.Module:
         model: a network with adapters that can be merged, as `peft.get_peft_model` makes it.
         frozen: whether all other weights are trainable too, so that the whole network is measured.
     """
-    check_arguments("merged", {"model": model})
+    check_network("merged", model)
     model = unwrapped(model)
     if not callable(getattr(model, "merge_and_unload", None)):
         raise SpiritlevelError(

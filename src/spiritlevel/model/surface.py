@@ -22,7 +22,6 @@ from . import huggingface, model_state
 from .arithmetic import Arithmetic
 from .autograd_graph import shape_of_graph
 from .batches import BatchLocation, Forward
-from .calls import data_record
 from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
 from .known import Known, known_about
@@ -33,6 +32,7 @@ from .number_types import NumberTypes
 from .output_checks import DeferredFlag, any_bad, check_rows, check_targets, refuse_nonfinite
 from .parameters import frozen_text, select_parameters
 from .substitution import substituted
+from .surroundings import data_record
 from .weight_matrices import WeightMatrix, find_matrices
 from .widening import choose_width, widened
 

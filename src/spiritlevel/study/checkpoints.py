@@ -20,7 +20,7 @@ from ..errors import SpiritlevelError, require
 from ..files import write_atomically
 from ..files.names import as_path
 from ..files.torch_files import load_torch_file
-from ..model.arguments import check_arguments
+from ..model.arguments import check_network
 from .checkpoint_folders import files_in, renamed_by_transformers
 
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # under which frameworks nest the weights
@@ -58,7 +58,7 @@ def load_checkpoint(
     `save_pretrained` wrote is read as a whole.
     The module named by `keep`, such as a head for other classes, stays as it is in `model`.
     """
-    check_arguments("load_checkpoint", {"model": model})
+    check_network("load_checkpoint", model)
     return load_weights(model, os.fspath(as_path(path, what="checkpoint")), keep=keep)
 
 
@@ -97,7 +97,7 @@ def _read_all(name: str) -> tuple[dict[str, Tensor], str]:
 
 def save_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write the weights as safetensors; a tensor that has several names is stored once."""
-    check_arguments("save_checkpoint", {"model": model})
+    check_network("save_checkpoint", model)
     write_atomically(path, checkpoint_bytes(model))
 
 

@@ -11,23 +11,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ...api import Loss
 from ...errors import SpiritlevelError, brief, suggestion
 from ...math.curvature import scaled_to_one
-from ...measures.opening import open_workspace
-from ...model.batches import Forward
-from ...model.calls import measuring
+from ...measures.setup import OnData, Setup
+from ...measures.verb import verb
+from ...model.arguments import CHECKED_LATER, Check
 from ...model.linearity import bends
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
-from ...records import Cost, Progress
-from ..operator.kinds import Kind, check_kind, matrix_of
+from ...need import is_whole, or_none
+from ...records import Cost
+from ..operator.kinds import KIND, Kind, check_kind, matrix_of
 from .record import ActivationCurvature
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MOST_COLUMNS = 4096  # backwards that a pass may take
 MOST_ENTRIES = 4096  # of an output, each of which takes a product where the network bends
@@ -59,18 +62,18 @@ def _first_tensor(output: Any) -> Tensor:
     )
 
 
-@measuring
+@verb(
+    layer=CHECKED_LATER, kind=KIND, channel_dim=Check(or_none(is_whole), "a whole number, or None")
+)
 def activation_curvature(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     layer: str,
     kind: Kind = "hessian",
     channel_dim: int | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
-    memory: int | None = None,
-    progress: Progress | None = None,
+    **shared: Unpack[OnData],
 ) -> ActivationCurvature:
     """The curvature of the loss in the output of one layer. The model is left exactly as it was.
 
@@ -90,15 +93,7 @@ def activation_curvature(
     True
     """
     check_kind(kind)
-    workspace = open_workspace(
-        model,
-        data,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        distributed=False,
-        progress=progress,
-    )
+    workspace = dataclasses.replace(setup, distributed=False).open(model, data)
     surface = workspace.surface
     module = _module(surface.model, layer)
     found: list[tuple[Tensor, Tensor]] = []  # diagonals of the samples of a chunk, weights

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ... import api, symmetries
-from ...engine.options import Options
 from ...engine.precision import Method
 from ...engine.workspace import EXACT_COLUMNS
 from ...errors import SpiritlevelError, brief
 from ...measures import registered_cards
+from ...measures.asked import MEASURES
 from ...measures.confounders import MEASURED_ALONG
-from ...measures.opening import open_workspace
+from ...measures.setup import OfMeasures, Setup
+from ...measures.verb import verb
 from ...model import batches as _batches
+from ...model.arguments import Check
 from ...model.arithmetic import full_precision
-from ...model.batches import BatchLocation, Forward
-from ...model.calls import measuring
+from ...model.batches import BatchLocation
 from ...model.distributed import Processes
 from ...model.known import share
 from ...model.surface import Surface
-from ...records import Progress, Report
+from ...need import is_whole
+from ...records import Report
 from ...symmetries import CONFIDENCE_ONLY, DOWN, UP
 from .record import Audit
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 NUM_VARIED = 16  # samples, changed in many ways, that show whether symmetries were missed
 NUM_SAMPLES = 4  # that the search for symmetries runs on; what it finds is verified on all
@@ -34,26 +40,16 @@ MOST_DRAWS = 10_000  # of a move; each of them is kept as a report
 LAST_DIGITS = 1e4  # by which rounding may change outputs when weights are multiplied by up to 25
 
 
-@measuring
+@verb(measures=MEASURES, draws=Check(is_whole, "a whole number, such as 3"))
 def audit(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     measures: str | Sequence[str] | None = None,
-    loss: api.Loss = "cross_entropy",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    forward: Forward | None = None,
     method: Method | None = None,
-    rtol: float = 0.05,
-    confidence: float = 0.95,
-    max_passes: int = 100,
-    options: Options | Mapping[str, Any] | None = None,
-    memory: int | None = None,
     draws: int = 3,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OfMeasures],
 ) -> Audit:
     """Find out which measures can be trusted for this network. The model is left exactly as it was.
 
@@ -87,37 +83,19 @@ def audit(
     also = list(MEASURED_ALONG)
     if measures is None:
         also += [card.name for card in registered_cards() if card.in_audit]
-    tell = progress or (lambda done, total, text: None)
+    tell = setup.progress or (lambda done, total, text: None)
     tell(0, 1, "looking for symmetries")
-    surface = {"loss": loss, "forward": forward}
-    symmetries_found, num_outputs = _find(
-        model, data, seed, head=head, distributed=distributed, **surface
-    )
+    symmetries_found, num_outputs = _find(setup, model, data)
     if method is None:  # without weight probes, whose noise could hide what a move does
         method = "exact" if num_outputs <= EXACT_COLUMNS else "output_probes"
+    silent = dataclasses.replace(setup, method=method, progress=None)
     towards = {name: _towards(move, draws) for name, move in symmetries_found.moves.items()}
     steps = sum(map(len, towards.values())) + 2
 
     def measured(subject: nn.Module) -> Report:
         if subject is not model:
             share(model, subject)
-        return api.measure_also(
-            subject,
-            data,
-            also=also,
-            measures=measures,
-            **surface,
-            layers=layers,
-            head=head,
-            method=method,
-            rtol=rtol,
-            confidence=confidence,
-            max_passes=max_passes,
-            options=options,
-            memory=memory,
-            seed=seed,
-            distributed=distributed,
-        )
+        return api.measured(silent, subject, data, measures=measures, also=also)
 
     tell(1, steps, "measuring")
     original = measured(model)
@@ -125,12 +103,12 @@ def audit(
     absent, done = dict(symmetries_found.absent), 1
     unmeasured: list[str] = []
     for name, move in symmetries_found.moves.items():
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(setup.seed)
         for direction in towards[name]:
             done += 1
             tell(done, steps, f"measuring after {name}")
             moved, growth = _moved(model, move, generator, direction)
-            apart = _deviation(model, moved, growth, data, distributed=distributed, **surface)
+            apart = _deviation(setup, model, moved, growth, data)
             if apart <= max(symmetries_found.tolerance, move.remainder, _rounding(model)):
                 try:
                     reports.setdefault(name, []).append(measured(moved))
@@ -180,18 +158,13 @@ def _moved(
 
 
 def _deviation(
-    model: nn.Module,
-    moved: nn.Module,
-    growth: float,
-    data: Iterable[Any],
-    *,
-    distributed: bool,
-    **surface: Any,
+    setup: Setup, model: nn.Module, moved: nn.Module, growth: float, data: Iterable[Any]
 ) -> float:
     """How far outputs on all data are from `growth` times the original's, beside the largest."""
-    processes = Processes(join=distributed)
+    processes = Processes(join=setup.distributed)
     original, copied = (
-        Surface(each, data, processes=processes, **surface) for each in (model, moved)
+        Surface(each, data, loss=setup.loss, forward=setup.forward, processes=processes)
+        for each in (model, moved)
     )
     apart = largest = 0.0
     with processes.together(), original.preserved(), full_precision(), torch.no_grad():
@@ -218,22 +191,14 @@ def _rounding(model: nn.Module) -> float:
     return LAST_DIGITS * max((torch.finfo(dtype).eps for dtype in types), default=0.0)
 
 
-def _find(
-    model: nn.Module,
-    data: Iterable[Any],
-    seed: int,
-    *,
-    head: str | None,
-    distributed: bool,
-    **surface: Any,
-) -> tuple[symmetries.FoundMoves, int]:
+def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> tuple[symmetries.FoundMoves, int]:
     """The symmetries of the network, looked for on its first samples; and its number of outputs."""
-    workspace = open_workspace(model, data, head=head, distributed=distributed, **surface)
-    with workspace.surface.preserved():
+    loss, forward = setup.loss, setup.forward
+    with dataclasses.replace(setup.whole(), progress=None).opened(model, data) as workspace:
         batch = workspace.surface.first_samples(NUM_SAMPLES)
         more = workspace.surface.first_samples(NUM_VARIED)
         try:
-            head = workspace.head.layer
+            head: str | None = workspace.head.layer
         except SpiritlevelError:
             head = None
         num_outputs = workspace.plan.num_outputs
@@ -244,7 +209,7 @@ def _find(
             cast = _batches.map_tensors(
                 lambda t: t.to(dtype) if t.is_floating_point() else t, chosen
             )
-            place = Surface(network, [cast], **surface)
+            place = Surface(network, [cast], loss=loss, forward=forward)
             return place.outputs(cast, where=BatchLocation(0))[0]
 
         return run
@@ -254,7 +219,7 @@ def _find(
         on(batch),
         head=head,
         vary=lambda index: on(_batches.map_tensors(lambda t: _varied(t, index), more)),
-        generator=torch.Generator().manual_seed(seed),
+        generator=torch.Generator().manual_seed(setup.seed),
     )
     return found, num_outputs
 

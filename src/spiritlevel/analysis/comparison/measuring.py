@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from ... import api
-from ...engine.options import Options
-from ...engine.precision import Method
 from ...errors import SpiritlevelError
+from ...measures.asked import MEASURES
 from ...measures.confounders import MEASURED_ALONG
-from ...model.arithmetic import Arithmetic
-from ...model.batches import Forward
-from ...model.calls import measuring
-from ...records import Progress, Report
+from ...measures.setup import AllShared, Setup
+from ...measures.verb import verb
+from ...model.arguments import Check, is_flag
+from ...need import or_none
+from ...records import Report
 from ..equal_confidence import equally_confident
 from .comparison import Comparison
 from .ranking import counterparts
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-@measuring
+
+@verb(
+    measures=MEASURES,
+    match_confidence=Check(is_flag, "True or False"),
+    on_report=Check(or_none(callable), "a function, or None", alike=False),
+)
 def compare(
+    setup: Setup,
     models: Mapping[str, nn.Module],
     data: Iterable[Any],
     *,
     measures: str | Sequence[str] | None = None,
     match_confidence: bool = True,
     on_report: Callable[[str, Report], None] | None = None,
-    loss: api.Loss = "cross_entropy",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    forward: Forward | None = None,
-    method: Method = "auto",
-    rtol: float = 0.05,
-    confidence: float = 0.95,
-    max_passes: int = 100,
-    options: Options | Mapping[str, Any] | None = None,
-    memory: int | None = None,
-    arithmetic: Arithmetic = "full",
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[AllShared],
 ) -> Comparison:
     """Measure several networks on the same data and set them side by side.
 
@@ -72,37 +67,21 @@ def compare(
             "The 'models' argument must be a mapping of names to modules, {name: model, …}. Got "
             f"{type(models).__name__}."
         )
-    arguments: dict[str, Any] = {
-        "measures": measures,
-        "loss": loss,
-        "layers": layers,
-        "head": head,
-        "forward": forward,
-        "method": method,
-        "rtol": rtol,
-        "confidence": confidence,
-        "max_passes": max_passes,
-        "options": options,
-        "memory": memory,
-        "arithmetic": arithmetic,
-        "seed": seed,
-        "distributed": distributed,
-        "progress": progress,
-    }
     reports: dict[str, Report] = {}
     for name, model in models.items():
-        reports[name] = measure_for_comparison(model, data, **arguments)
+        reports[name] = measure_for_comparison(setup, model, data, measures)
         if on_report is not None:
             on_report(name, reports[name])
-    return matched_comparison(reports, models, data, match=match_confidence, **arguments)
+    if not match_confidence:
+        return Comparison(reports)
+    return matched_comparison(setup, reports, models, data, measures)
 
 
 def measure_for_comparison(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
-    *,
     measures: str | Sequence[str] | None,
-    **arguments: Any,
 ) -> Report:
     """Measure one network: what was asked for, the confounders and the counterparts."""
     if measures is None:
@@ -112,27 +91,24 @@ def measure_for_comparison(
         asked = [card.name for pattern in patterns for card in api.cards(pattern)]
     twins = [twin for name in asked if (twin := counterparts().get(name))]
     also = dict.fromkeys([*MEASURED_ALONG, *twins])
-    return api.measure_also(model, data, also=also, measures=measures, **arguments)
+    return api.measured(setup, model, data, measures=measures, also=also)
 
 
 def matched_comparison(
+    setup: Setup,
     reports: Mapping[str, Report],
     models: Mapping[str, nn.Module],
     data: Iterable[Any],
-    *,
     measures: str | Sequence[str] | None,
-    match: bool,
-    **arguments: Any,
 ) -> Comparison:
     """Compare networks by their reports, and measure them again at equal confidence."""
-    if not match or len(reports) < 2:
+    if len(reports) < 2:
         return Comparison(reports)
     try:
-        copies = equally_confident(models, data, **arguments)
+        copies = equally_confident(setup, models, data)
     except SpiritlevelError as error:
         return Comparison(reports, unmatched=str(error))
     again = {
-        name: measure_for_comparison(model, data, measures=measures, **arguments)
-        for name, model in copies.items()
+        name: measure_for_comparison(setup, model, data, measures) for name, model in copies.items()
     }
     return Comparison(reports, matched=again)

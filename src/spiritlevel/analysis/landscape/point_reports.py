@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from ...api import measure
+from ...api import measured
 from ...engine.weight_space.perturbed import Weights
+from ...measures.setup import Setup
 from ...model.distributed import unwrapped
 from ...records import Progress, Report
 from .cache import Point
@@ -18,21 +20,22 @@ from .directions import GridPoints
 
 
 def measure_points(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     points: GridPoints,
     grid: Sequence[Point],
-    arguments: Mapping[str, Any],
-    progress: Progress | None,
+    measures: str | Sequence[str],
 ) -> tuple[Report, ...]:
-    """One report for each point; `arguments` are those of `measure`."""
+    """One report for each point."""
     network = copy.deepcopy(unwrapped(model))
     start = {name: tensor.detach().clone() for name, tensor in _tensors(network).items()}
     reports = []
     for number, point in enumerate(grid, start=1):
         _write(network, start | points.at(point))
-        told = None if progress is None else _numbered(progress, number, len(grid))
-        reports.append(measure(network, data, progress=told, **arguments))
+        told = setup.progress and _numbered(setup.progress, number, len(grid))
+        at_point = dataclasses.replace(setup, progress=told)
+        reports.append(measured(at_point, network, data, measures=measures))
     return tuple(reports)
 
 

@@ -7,17 +7,21 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch import nn
 
-from ...api import Loss, cards
+from ...api import cards
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError, brief
-from ...measures.opening import open_workspace
-from ...model.batches import Forward
-from ...model.calls import call_settings, measuring
-from ...records import Progress, Report
+from ...files.names import is_path
+from ...measures.asked import MEASURES
+from ...measures.setup import OnLayers, Setup
+from ...measures.verb import verb
+from ...model.arguments import CHECKED_LATER, Check, are_texts, is_flag, is_text
+from ...model.surroundings import call_settings
+from ...need import is_number, is_whole, or_none
+from ...records import Report
 from . import fingerprints
 from .directions import Slice, eigen_slice, path_slice, random_slice
 from .evaluation import Height
@@ -27,13 +31,27 @@ from .networks import Network, as_networks
 from .point_reports import measure_points
 from .record import Axis, Landscape, Mark
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Directions = Literal["random", "eigen", "path"]
 NAMES = ("start", "end", "third")
 KEPT = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
 
 
-@measuring
+@verb(
+    directions=Check(or_none(is_text), "'random', 'eigen' or None"),
+    to=CHECKED_LATER._replace(alike=False),
+    names=Check(or_none(are_texts), "a list of texts, or None"),
+    dimensions=Check(or_none(is_whole), "1, 2 or None"),
+    points=Check(or_none(is_whole), "a whole number below 2**63, or None"),
+    reach=Check(or_none(is_number), "a number, or None"),
+    biases=Check(is_flag, "True or False"),
+    measures=MEASURES,
+    cache=Check(or_none(is_path), "a path, or None", alike=False),
+)
 def landscape(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
@@ -45,16 +63,9 @@ def landscape(
     reach: float | None = None,
     biases: bool = False,
     measures: str | Sequence[str] | None = None,
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
     max_passes: int = 200,
     cache: str | os.PathLike[str] | None = None,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayers],
 ) -> Landscape:
     """The loss of `model` on `data` along a line or a plane. The model is left exactly as it was.
 
@@ -89,7 +100,7 @@ def landscape(
     6.0
     """
     others = as_networks(to)
-    kind, size = _check(directions, others, dimensions, layers)
+    kind, size = _check(directions, others, dimensions, setup.layers)
     between = kind == "path"
     check_grid(dimensions=size, points=points, reach=reach, between=between)
     if kind == "eigen" and max_passes < size:
@@ -99,19 +110,7 @@ def landscape(
         )
     patterns = _measures(measures, size)
     labels = _names(names, 1 + len(others))
-    workspace = open_workspace(
-        model,
-        data,
-        loss=loss,
-        layers=layers,
-        head=head,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    with workspace.surface.preserved():
+    with setup.opened(model, data) as workspace:
         if kind == "path":
             slice_ = path_slice(workspace, others, labels)
         elif kind == "eigen":
@@ -134,14 +133,12 @@ def landscape(
         grid = list(itertools.product(axis, repeat=size))
         point_cache = None if cache is None else open_cache(workspace, cache, settings)
         heights_found, num_cached = evaluate_grid(
-            workspace, slice_.points, grid, point_cache, progress
+            workspace, slice_.points, grid, point_cache, setup.progress
         )
     settings["points_from_cache"] = num_cached
     reports: tuple[Report, ...] = ()
     if patterns:
-        ask = {"loss": loss, "layers": layers, "head": head, "forward": forward, "memory": memory}
-        ask |= {"seed": seed, "distributed": distributed, "measures": patterns}
-        reports = measure_points(model, data, slice_.points, grid, ask, progress)
+        reports = measure_points(setup, model, data, slice_.points, grid, patterns)
     record = _record(workspace, kind, slice_, axis, heights_found, labels, settings)
     cost = sum((report.cost for report in reports), record.cost)
     return dataclasses.replace(record, reports=reports, cost=cost)

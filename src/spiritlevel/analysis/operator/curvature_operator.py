@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ...api import Loss
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.products import Request
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError, require
-from ...measures.opening import open_workspace
-from ...model.batches import Forward
-from ...model.calls import measuring
-from ...records import Cost, Progress
-from .kinds import Kind, check_kind, matrix_of
+from ...measures.setup import OnLayers, Setup
+from ...measures.verb import measuring, verb
+from ...records import Cost
+from .kinds import KIND, Kind, check_kind, matrix_of
 from .solving import Multiply, Solution, check_solve, conjugate_gradients
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclasses.dataclass(eq=False)
@@ -39,7 +40,7 @@ class CurvatureOperator:
     dtype: torch.dtype
     device: torch.device
     cost: Cost
-    _arguments: dict[str, Any] = dataclasses.field(repr=False)
+    _setup: Setup = dataclasses.field(repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -50,7 +51,7 @@ class CurvatureOperator:
     def __matmul__(self, vectors: Tensor) -> Tensor:
         vectors = self._checked(vectors, "right side of @")
         block = vectors if vectors.dim() == 2 else vectors[:, None]
-        product = _multiply(self.model, self.data, self, block, **self._arguments)
+        product = _multiply(self._setup, self.model, self.data, self, block)
         return product if vectors.dim() == 2 else product[:, 0]
 
     def solve(
@@ -71,7 +72,7 @@ class CurvatureOperator:
         vectors = self._checked(vectors, "'vectors' argument")
         block = vectors if vectors.dim() == 2 else vectors[:, None]
         solution = _solve(
-            self.model, self.data, self, block, damping, rtol, max_passes, **self._arguments
+            self._setup, self.model, self.data, self, block, damping, rtol, max_passes
         )
         if vectors.dim() == 2:
             return solution
@@ -133,20 +134,14 @@ class CurvatureOperator:
         return vectors.detach().to(self.device, self.dtype)
 
 
-@measuring
+@verb(kind=KIND)
 def operator(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     kind: Kind = "hessian",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayers],
 ) -> CurvatureOperator:
     """A curvature matrix of `model` on `data`, to multiply and to solve with.
 
@@ -165,18 +160,7 @@ def operator(
     [0.6666666666666666, 2.6666666666666665, 6.0]
     """
     check_kind(kind)
-    arguments = {
-        "layers": layers,
-        "head": head,
-        "loss": loss,
-        "forward": forward,
-        "memory": memory,
-        "seed": seed,
-        "distributed": distributed,
-        "progress": progress,
-    }
-    workspace = open_workspace(model, data, **arguments)  # type: ignore[arg-type]
-    with workspace.surface.preserved():
+    with setup.opened(model, data) as workspace:
         matrix_of(kind, workspace.surface)
         space = ParameterSpace(workspace.surface)
     return CurvatureOperator(
@@ -188,19 +172,20 @@ def operator(
         dtype=space.dtype,
         device=space.device,
         cost=Cost(),
-        _arguments=arguments,
+        _setup=setup,
     )
 
 
-@measuring
+@measuring("owner")
 def _multiply(
-    model: nn.Module, data: Iterable[Any], owner: CurvatureOperator, block: Tensor, **arguments: Any
+    setup: Setup, model: nn.Module, data: Iterable[Any], owner: CurvatureOperator, block: Tensor
 ) -> Tensor:
-    return _with_products(model, data, owner, arguments, lambda multiply: multiply(block))
+    return _with_products(setup, model, data, owner, lambda multiply: multiply(block))
 
 
-@measuring
+@measuring("owner")
 def _solve(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     owner: CurvatureOperator,
@@ -208,25 +193,23 @@ def _solve(
     damping: float,
     rtol: float,
     max_passes: int,
-    **arguments: Any,
 ) -> Solution:
     def solved(multiply: Multiply) -> Solution:
         return conjugate_gradients(multiply, block, damping, rtol=rtol, max_products=max_passes)
 
-    solution = _with_products(model, data, owner, arguments, solved)
+    solution = _with_products(setup, model, data, owner, solved)
     return dataclasses.replace(solution, kind=owner.kind)
 
 
 def _with_products(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     owner: CurvatureOperator,
-    arguments: dict[str, Any],
     use: Callable[[Multiply], Any],
 ) -> Any:
     """What `use` makes of products with the matrix, all in one call on the model."""
-    workspace = open_workspace(model, data, **arguments)
-    with workspace.surface.preserved():
+    with setup.opened(model, data) as workspace:
         space = _same_space(workspace, owner)
         products, matrix = workspace.products, matrix_of(owner.kind, workspace.surface)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from ...api import Loss
 from ...engine.diagonal import ggn_diagonal, residual_diagonal
 from ...errors import SpiritlevelError, brief
-from ...measures.opening import open_workspace
-from ...model.batches import Forward
-from ...model.calls import measuring
-from ...records import Cost, Progress
-from .kinds import Kind, check_kind, matrix_of
+from ...measures.setup import OnLayers, Setup
+from ...measures.verb import verb
+from ...model.arguments import Check
+from ...need import is_whole
+from ...records import Cost
+from .kinds import KIND, Kind, check_kind, matrix_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 LEAST_OUTPUT_PROBES = 8  # where they replace the columns: of fewer the error of an entry is a guess
 
@@ -40,21 +43,15 @@ class Diagonal:
         return "\n".join(lines)
 
 
-@measuring
+@verb(kind=KIND, num_probes=Check(is_whole, "a whole number below 2**63, such as 32"))
 def diagonal(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     kind: Kind = "hessian",
     num_probes: int = 32,
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayers],
 ) -> Diagonal:
     """The diagonal of a curvature matrix. The model is left exactly as it was.
 
@@ -82,21 +79,8 @@ def diagonal(
             "The 'num_probes' argument of diagonal must be at least 2, or the error of an entry "
             f"would be unknown. Got {brief(num_probes)}. The default is 32."
         )
-    workspace = open_workspace(
-        model,
-        data,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    surface = workspace.surface
-    with surface.preserved():
-        matrix = matrix_of(kind, surface)
+    with setup.opened(model, data) as workspace:
+        matrix = matrix_of(kind, workspace.surface)
         swept = ggn_diagonal(workspace, LEAST_OUTPUT_PROBES)
         values = {name: entry.values for name, entry in swept.entries.items()}
         variance = {name: entry.variance for name, entry in swept.entries.items()}
@@ -106,7 +90,9 @@ def diagonal(
                 note.append(f"{swept.num_probes} output probes")
         bent = [name for name in values if name in swept.bends] if matrix == "hessian" else []
         if bent:
-            rest = residual_diagonal(workspace.products, bent, seed=seed, num_probes=num_probes)
+            rest = residual_diagonal(
+                workspace.products, bent, seed=setup.seed, num_probes=num_probes
+            )
             for name, entry in rest.items():
                 values[name] = values[name] + entry.values
                 variance[name] = variance[name] + entry.variance

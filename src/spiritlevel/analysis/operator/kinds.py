@@ -6,10 +6,12 @@ from typing import Literal, get_args
 
 from ...engine.weight_space.chunk_products import Operator
 from ...errors import SpiritlevelError, brief, suggestion
+from ...model.arguments import Check, is_text
 from ...model.losses import CrossEntropy
 from ...model.surface import Surface
 
 Kind = Literal["hessian", "ggn", "fisher"]
+KIND = Check(is_text, "'hessian', 'ggn' or 'fisher'")
 # Negative log-likelihoods of a distribution in its natural parameters, up to a factor: for these
 # the Fisher information of the model's own predictions is the Gauss–Newton matrix.
 LIKELIHOODS = ("mse", "bce")

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ...api import Loss
 from ...engine.diagonal import ggn_diagonal
 from ...engine.directions.column_pass import run_column_pass
 from ...engine.directions.families import NeuronDeletions
-from ...measures.opening import open_workspace
-from ...model.batches import Forward
-from ...model.calls import measuring
+from ...measures.setup import OnLayersFast, Setup
+from ...measures.verb import verb
+from ...model.arguments import Check, is_flag, is_text
 from ...model.layers.embedding import EmbeddingRule
 from ...model.weight_matrices import WeightMatrix
-from ...need import need, whole
-from ...records import Progress
+from ...need import is_number, is_whole, need, or_none, whole
 from ..changes.weight_changes import WeightChanges
 from .records import Pruning
 from .selection import Rule, check_rule, check_share
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MOST_COLUMNS = 1024  # that are swept, each by a backward; more outputs are probed
 # Units up to which the terms of every two are kept. They are a product of matrices for each column,
@@ -32,8 +33,15 @@ MIN_PROBES = 4  # half of them choose, and the spread of the others is the error
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the curves
 
 
-@measuring
+@verb(
+    share=Check(or_none(is_number), "a number between 0 and 1, or None"),
+    by=Check(or_none(is_text), "the name of a rule, or None"),
+    fisher=Check(is_flag, "True or False"),
+    check=Check(is_flag, "True or False"),
+    num_probes=Check(is_whole, "a whole number below 2**63, such as 32"),
+)
 def pruning(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
@@ -42,14 +50,7 @@ def pruning(
     fisher: bool = False,
     check: bool = True,
     num_probes: int = 8,
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayersFast],
 ) -> Pruning:
     """What deleting a neuron or a channel does to the loss. The model is left exactly as it was.
 
@@ -65,6 +66,7 @@ def pruning(
         fisher: compute the diagonal of the Fisher matrix too, to compare with.
         check: run the network without the chosen units, and along curves of shares.
         num_probes: random signs on the outputs of every sample, where these are many; see docs.
+        arithmetic: "tf32" and "bf16" are faster on a GPU, for three and two digits.
         layers: module paths or patterns. Leave out the first layer to keep all input pixels.
 
     The other arguments are those of `measure`.
@@ -75,27 +77,16 @@ def pruning(
         check_rule(by, has_fisher=fisher, has_pairs=True)
     wanted, enough = "at least 4, or errors would be unknown", whole(least=MIN_PROBES)
     need("num_probes", num_probes, enough, wanted, "The default is 8.", of="pruning")
-    workspace = open_workspace(
-        model,
-        data,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    with workspace.surface.preserved():
+    with setup.opened(model, data) as workspace:
         changes = WeightChanges(workspace, "inputs can be deleted", _reason_against)
         found = _measured(changes, num_probes, fisher=fisher)
         rules: list[Rule] = [found.default_rule, "magnitude", "random"]
         found = dataclasses.replace(
             found,
-            chosen=None if share is None else found.choose(share, by=by, seed=seed),
+            chosen=None if share is None else found.choose(share, by=by, seed=setup.seed),
             curves={
-                rule: [found.choose(each, by=rule, seed=seed) for each in SHARES] for rule in rules
+                rule: [found.choose(each, by=rule, seed=setup.seed) for each in SHARES]
+                for rule in rules
             },
         )
         return changes.finished(found, check=check)
@@ -117,8 +108,11 @@ def _measured(changes: WeightChanges, num_probes: int, *, fisher: bool) -> Pruni
         workspace, family, pairs=family.size <= most, covariance=False, num_probes=probes
     )
     drawn = f"{probes} output probes for {num_columns} columns" if probes else ""
+    arithmetic = workspace.surface.arithmetic
+    settings = {"num_probes": probes} | ({} if arithmetic == "full" else {"arithmetic": arithmetic})
+    rounded = "" if arithmetic == "full" else f"computed in {arithmetic}"
     text = {
-        name: "; ".join(filter(None, [drawn, _bend_text(found.bends.get(name))]))
+        name: "; ".join(filter(None, [drawn, _bend_text(found.bends.get(name)), rounded]))
         for name in matrices
     }
     owner = {name: _owners(matrix) for name, matrix in matrices.items()}
@@ -144,7 +138,7 @@ def _measured(changes: WeightChanges, num_probes: int, *, fisher: bool) -> Pruni
         text={name: why for name, why in text.items() if why},
         gram=found.gram,
         groups=found.groups,
-        **changes.facts(num_probes=probes),
+        **changes.facts(**settings),
     )
 
 

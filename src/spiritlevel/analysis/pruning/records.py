@@ -212,7 +212,7 @@ class Pruning(AbstractChanges[Deletion]):
         half = 0.5 * self.second[name]
         cells = [f"{float(v):.2g}" for v in (half.min(), half.median(), half.max())]
         if not self.settings.get("num_probes"):
-            return [*cells, "exact" if self.exact[name] else "ggn"]
+            return [*cells, "exact" if self.exact[name] else self.settings.get("arithmetic", "ggn")]
         error = (self.stderr[name] / self.second[name]).nanmedian()  # dead units have none
         return [*cells, "ggn" if error.isnan() else f"ggn ±{float(error):.0%}"]
 

@@ -4,37 +4,48 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ... import measures as catalogue
-from ...api import Loss
 from ...engine.directions.column_pass import run_column_pass
 from ...engine.directions.families import GivenChanges
 from ...engine.directions.product_pass import run_product_pass
 from ...engine.directions.tally import Directional
 from ...errors import NotApplicable
-from ...measures.opening import open_workspace
-from ...model.arithmetic import Arithmetic
-from ...model.batches import Forward
-from ...model.calls import measuring
+from ...measures.setup import OnLayersFast, Setup
+from ...measures.verb import verb
+from ...model.arguments import CHECKED_LATER, Check, is_flag, is_text
 from ...model.layers.patches import TransposedLinearRule
 from ...model.weight_matrices import WeightMatrix
-from ...need import need, whole
-from ...records import Progress
+from ...need import is_number, is_whole, need, or_none, whole
 from ..changes.weight_changes import WeightChanges
 from .assignment import Budget
 from .records import Quantization, Width
 from .rounding import Ranges, Rounding, Scheme, check_bits
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 MIN_PROBES = 2
 MOST_COLUMNS = 128  # that are swept, each by a backward; more outputs take second backwards
 
 
-@measuring
+@verb(
+    bits=CHECKED_LATER,
+    scheme=Check(is_text, "'per_tensor', 'per_channel' or 'per_group'"),
+    group_size=CHECKED_LATER,
+    ranges=Check(is_text, "'mse' or 'max'"),
+    mean_bits=Check(or_none(is_number), "a number of bits per weight, or None"),
+    bytes=Check(or_none(is_number), "a number of bytes, or None"),
+    traces=Check(is_flag, "True or False"),
+    check=Check(is_flag, "True or False"),
+    num_probes=Check(is_whole, "a whole number below 2**63, such as 32"),
+)
 def quantization(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
@@ -47,15 +58,7 @@ def quantization(
     traces: bool = False,
     check: bool = True,
     num_probes: int = 4,
-    loss: Loss = "cross_entropy",
-    layers: str | Sequence[str] | None = None,
-    head: str | None = None,
-    forward: Forward | None = None,
-    memory: int | None = None,
-    arithmetic: Arithmetic = "full",
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
+    **shared: Unpack[OnLayersFast],
 ) -> Quantization:
     """What rounding each weight does to the loss. The model is left exactly as it was.
 
@@ -82,20 +85,7 @@ def quantization(
     enough = whole(least=MIN_PROBES)
     need("num_probes", num_probes, enough, wanted, "The default is 4.", of="quantization")
     budget = None if mean_bits is None and bytes is None else Budget(mean_bits, bytes)
-    workspace = open_workspace(
-        model,
-        data,
-        layers=layers,
-        head=head,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        arithmetic=arithmetic,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    with workspace.surface.preserved():
+    with setup.opened(model, data) as workspace:
         changes = WeightChanges(workspace, "rounding can be followed to the outputs")
         roundings = _Roundings(changes, rounding, options)
         if budget is not None:

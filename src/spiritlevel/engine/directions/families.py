@@ -102,8 +102,9 @@ class NeuronDeletions(AbstractFamily):
         """−Σ_t a_tj (Wᵀδ_t)_j: Wᵀδ is the gradient in signs on the columns."""
         matrix, count = self.matrices[name], self.count(name)
         on_rows = not matrix.rule.rows_first
-        weight = matrix.parameter.detach()
-        a = use.input
+        weight, a = matrix.parameter.detach().to(use.output.dtype), use.input
+        if a.is_floating_point():
+            a = a.to(weight.dtype)  # under autocast the layer itself did that
 
         def slopes(delta: Tensor) -> Tensor:
             signs = delta.new_ones(layout.num_samples, count).requires_grad_()

@@ -15,6 +15,7 @@ from ... import api
 from ...analysis.landscape.fingerprints import of_tensors
 from ...analysis.performance import performance
 from ...errors import SpiritlevelError
+from ...measures.setup import Setup
 from ...model.batches import map_tensors
 from ..checkpoints import load_checkpoint
 from ..data.samples import in_batches, load_samples
@@ -121,7 +122,7 @@ def measured(settings: RunSettings, found: Subject, device: str | torch.device) 
     finite = all(bool(parameter.isfinite().all()) for parameter in found.model.parameters())
     parts = {"train": found.data} | ({} if found.test is None else {"test": found.test})
     for part, data in parts.items() if finite else ():
-        well = performance(found.model, data, loss=found.loss, distributed=False)
+        well = performance(Setup(found.loss, distributed=False), found.model, data)
         counts[part] = well.num_samples
         rows.append(number_row(f"{part}_loss", well.loss))
         if well.accuracy is not None:

@@ -16,7 +16,7 @@ from torch import nn
 from ... import api
 from ...analysis.landscape.fingerprints import of_data
 from ...errors import SpiritlevelError
-from ...measures.opening import open_workspace
+from ...measures.setup import Setup
 from ..checkpoints import load_checkpoint
 from ..executors.local import run_here
 from ..executors.progress import Watch
@@ -164,7 +164,7 @@ class _Networks:
         for name, part in parts.items():
             if part is not None:
                 model = _built(self.given[0], self.factory, self.arguments[0])
-                task[name] = of_data(open_workspace(model, part, loss=loss).surface)
+                task[name] = of_data(Setup(loss).open(model, part).surface)
         return task
 
 

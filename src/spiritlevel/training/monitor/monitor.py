@@ -14,12 +14,15 @@ import torch
 from torch import nn
 
 from ...analysis.spectra import Eigenvalues, eigenvalues
-from ...api import cards, measure, preflight
+from ...api import cards, measure, measured, preflight
 from ...errors import SpiritlevelError
+from ...measures.asked import MEASURES
 from ...measures.eigenvalues import ENDS  # these start from the vector of the row before
-from ...model.arguments import check_arguments
+from ...measures.setup import OnLayers, Setup
+from ...model.arguments import Check, check_arguments, check_network
 from ...model.batches import num_samples
 from ...model.distributed import Processes
+from ...need import is_number, or_none
 from ...results import Measurement, Status
 from ..rates.watch import RATES, WARN_ABOVE, RateWatch, check_rates
 from .budget import Clock, TimeBudget, check_overhead, parse_every
@@ -27,6 +30,7 @@ from .eval_mode import eval_mode, fixed_samples
 from .rows import Row, open_sinks
 from .writing import Writer
 
+OVERHEAD = Check(or_none(is_number), "a share of the time, such as 0.1, or None")
 FAILED = "failed"
 TRIAL_PART = 8  # the trial uses one in this many samples
 _SET_HERE = {"model", "data", "measures", "progress"}  # arguments of `measure` that are set here
@@ -99,9 +103,8 @@ class FlatnessMonitor:
             measures, every, max_overhead, measure_arguments, watches_rate=optimizer is not None
         )
         check_rates(rates, warn_above)
-        check_arguments("FlatnessMonitor", {"model": model})
+        check_network("FlatnessMonitor", model)
         self.model = model
-        self.measure_arguments = {"max_passes": 100} | measure_arguments
         self.strict = strict
         self.rows: list[Row] = []
         self.steps, self.epoch = 0, 0
@@ -112,10 +115,11 @@ class FlatnessMonitor:
             self.data = fixed_samples(data, num_samples)
             # an unsuitable measure is better refused now than after the first epoch
             self.measures = (
-                preflight(model, self.data, measures=measures, **self.measure_arguments).measures
+                preflight(model, self.data, measures=measures, **measure_arguments).measures
                 if measures
                 else ()
             )
+        self.setup = Setup(**measure_arguments)
         self._rates = (
             None
             if optimizer is None
@@ -160,7 +164,7 @@ class FlatnessMonitor:
     def measure(self) -> Row | None:
         """Measure the network now, whatever `every` and `max_overhead` say."""
         rank = Processes().rank
-        if rank and not self.measure_arguments.get("distributed", True):
+        if rank and not self.setup.distributed:
             return None
         row: Row = {"step": self.steps, "epoch": self.epoch, "seconds": 0.0}
         with self._budget.spending(_device(self.model)), eval_mode(self.model):
@@ -187,7 +191,7 @@ class FlatnessMonitor:
         return row
 
     def _maybe(self) -> Row | None:
-        together = Processes(join=self.measure_arguments.get("distributed", True))
+        together = Processes(join=self.setup.distributed)
         if Processes().rank != together.rank:
             return None  # process 0 measures alone
         if self._budget.share is not None and self._budget.expected is None:
@@ -213,7 +217,7 @@ class FlatnessMonitor:
         entries: dict[str, Row] = {}
         plain = [name for name in self.measures if name not in ENDS]
         if plain:
-            report = measure(self.model, data, measures=plain, **self.measure_arguments)
+            report = measured(self.setup, self.model, data, measures=plain)
             entries |= {name: _entries(measurement) for name, measurement in report.items()}
         trainable = tuple(n for n, p in self.model.named_parameters() if p.requires_grad)
         if trainable != self._trainable:  # layers were frozen or thawed
@@ -223,15 +227,17 @@ class FlatnessMonitor:
             if name in ENDS:
                 entries[name] = self._eigenvalue(name, data)
         row = {key: value for name in self.measures for key, value in entries[name].items()}
-        return (
-            row if self._rates is None else row | self._rates.values(data, self.measure_arguments)
-        )
+        return row if self._rates is None else row | self._rates.values(self.setup, data)
 
     def _eigenvalue(self, name: str, data: list[Any]) -> Row:
-        accepted = inspect.signature(eigenvalues).parameters
-        arguments = {k: v for k, v in self.measure_arguments.items() if k in accepted}
-        start = self._vectors.pop(name, None)
-        result = eigenvalues(self.model, data, which=ENDS[name], start=start, **arguments)
+        result = eigenvalues(
+            self.model,
+            data,
+            which=ENDS[name],
+            start=self._vectors.pop(name, None),
+            max_passes=self.setup.max_passes,
+            **self.setup.keywords(OnLayers),
+        )
         self._vectors[name] = result
         row: Row = {name: result.values[0], f"{name}.residual": result.residuals[0]}
         return row if result.converged[0] else row | {f"{name}.status": Status.NOT_CONVERGED.value}
@@ -269,7 +275,8 @@ def check_settings(
     watches_rate: bool = False,
 ) -> None:
     """Refuse wrong arguments of a monitor before there is a model."""
-    check_arguments("the monitor", {"measures": names, "max_overhead": max_overhead})
+    given = {"measures": names, "max_overhead": max_overhead}
+    check_arguments("the monitor", given, {"measures": MEASURES, "max_overhead": OVERHEAD})
     patterns = [names] if isinstance(names, str) else list(names)
     if not patterns and not watches_rate:
         raise SpiritlevelError(

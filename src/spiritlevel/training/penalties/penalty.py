@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
-from ...model.arguments import check_arguments
+from ...model.arguments import check_network
 from ...model.batches import num_samples
 from ...model.distributed import refuse_sharded, unwrapped
 from ...model.huggingface import PretrainedForward, is_pretrained, loss_for
@@ -69,7 +69,7 @@ class Penalty(abc.ABC):
         numbers are the same as in training without it. `loss` is the training loss, as for
         `measure`.
         """
-        check_arguments(type(self).__name__, {"model": model})
+        check_network(type(self).__name__, model)
         refuse_sharded(model)
         self.model = unwrapped(model)
         self.weight = check_weight(weight)

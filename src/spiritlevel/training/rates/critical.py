@@ -16,12 +16,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...api import Loss
 from ...engine.weight_space.perturbed import OVERFLOW
-from ...measures.opening import open_workspace
-from ...model.batches import Forward
-from ...model.calls import measuring
-from ...records import Cost, Progress
+from ...measures.setup import Setup
+from ...measures.verb import measuring
+from ...records import Cost
 
 Outcome = Literal["found", "uphill", "no rise", "no update", "nonfinite"]
 LONGEST, SHORTEST = 2.0**20, 2.0**-20  # multiples of the update that are tried
@@ -37,20 +35,15 @@ class CriticalStep:
     cost: Cost
 
 
-@measuring
+@measuring()
 def critical_step(
+    setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     before: Mapping[str, Tensor],
     after: Mapping[str, Tensor],
     *,
     guess: float = 1.0,
-    loss: Loss = "cross_entropy",
-    forward: Forward | None = None,
-    memory: int | None = None,
-    seed: int = 0,
-    distributed: bool = True,
-    progress: Progress | None = None,
 ) -> CriticalStep:
     """Search along the line from the weights `before` through those `after` the update.
 
@@ -62,21 +55,11 @@ def critical_step(
     >>> x, y = torch.diag(torch.tensor([1.0, 2.0])).double(), torch.zeros(2, 1).double()
     >>> w = torch.tensor([[1.0, 1.0]]).double()       # H = diag(1, 4), so g = (1, 4)
     >>> step = {"weight": w - 0.1 * torch.tensor([[1.0, 4.0]]).double()}
-    >>> found = critical_step(net, (x, y), {"weight": w}, step, loss="mse")
+    >>> found = critical_step(Setup("mse"), net, (x, y), {"weight": w}, step)
     >>> round(2 / (0.1 * found.multiple), 9)          # gᵀHg / gᵀg = 65/17
     3.823529412
     """
-    workspace = open_workspace(
-        model,
-        data,
-        loss=loss,
-        forward=forward,
-        memory=memory,
-        seed=seed,
-        distributed=distributed,
-        progress=progress,
-    )
-    with workspace.surface.preserved():
+    with setup.whole().opened(model, data) as workspace:
         perturbed = workspace.perturbed
         if all(torch.equal(before[name], after[name]) for name in before):
             return CriticalStep("no update", math.nan, workspace.cost)

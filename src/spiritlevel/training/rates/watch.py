@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 from ...analysis.preconditioned import preconditioned_eigenvalue
 from ...analysis.spectra import Eigenvalues
 from ...errors import SpiritlevelError, brief
+from ...measures.setup import Setup
 from ...model.distributed import unwrapped
 from ...records import Status
 from ..monitor.budget import Every
@@ -73,13 +73,13 @@ class RateWatch:
         names += [SHARPNESS, THRESHOLD] if "sharpness" in self.rates else []
         return (*names, CRITICAL) if "critical" in self.rates else tuple(names)
 
-    def values(self, data: list[Any], measure_arguments: Mapping[str, Any]) -> Row:
+    def values(self, setup: Setup, data: list[Any]) -> Row:
         """The values for one row, with what there is to say about them."""
         row: Row = {RATE: _largest_rate(self.optimizer)}
         if "sharpness" in self.rates:
-            row |= self._sharpness(data, measure_arguments)
+            row |= self._sharpness(setup, data)
         if "critical" in self.rates:
-            row |= self._critical(data, measure_arguments)
+            row |= self._critical(setup, data)
         return row
 
     def forget(self) -> None:
@@ -140,16 +140,17 @@ class RateWatch:
             # into the memory of the last copy: fresh memory costs more than the copying
             self._before[name] = copy.copy_(weight) if same and copy is not None else weight.clone()
 
-    def _sharpness(self, data: list[Any], measure_arguments: Mapping[str, Any]) -> Row:
+    def _sharpness(self, setup: Setup, data: list[Any]) -> Row:
         edge = stability_edge(self.optimizer, self._parameters())
         found = preconditioned_eigenvalue(
+            setup,
             self._model,
             data,
             edge.scale,
             edge.decay,
             start=self._vector,
             residual_rtol=RESIDUAL,
-            **_accepted(preconditioned_eigenvalue, measure_arguments),
+            max_passes=setup.max_passes,
         )
         self._vector = found
         row: Row = {RATE: edge.rate, SHARPNESS: found.values[0]}
@@ -161,17 +162,17 @@ class RateWatch:
         # at the start of a warm-up the rate is 0, and nothing is too sharp
         return row | ({THRESHOLD: edge.threshold} if math.isfinite(edge.threshold) else {})
 
-    def _critical(self, data: list[Any], measure_arguments: Mapping[str, Any]) -> Row:
+    def _critical(self, setup: Setup, data: list[Any]) -> Row:
         if not self._before:
             return {f"{CRITICAL}.status": UNSEEN}
         parameters = self._parameters()
         found = critical_step(
+            setup,
             self._model,
             data,
             self._before,
             {name: parameters[name].detach() for name in self._before},
             guess=self._multiple,
-            **_accepted(critical_step, measure_arguments),
         )
         if found.outcome not in ("found", "no rise"):
             return {f"{CRITICAL}.status": found.outcome}
@@ -237,8 +238,3 @@ def _largest_rate(optimizer: Optimizer) -> float:
             f"{type(optimizer).__name__} without one. Leave it out."
         )
     return max(rates)
-
-
-def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
-    return {key: value for key, value in arguments.items() if key in parameters}

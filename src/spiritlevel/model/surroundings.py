@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import SpiritlevelError
-from .arguments import check_arguments
 from .arithmetic import full_precision
 from .bit_hashes import hash_tensor
 from .distributed import Processes, refuse_sharded, unwrapped
@@ -27,12 +24,6 @@ from .fingerprint import DataRecord
 from .host import on_a_device_with_float64
 from .sharding import gathered
 from .weights import fixed_weights
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-# Arguments that may differ between processes: their own data and memory, and what only watches.
-_OF_ONE_PROCESS = {"model", "models", "data", "to", "start", "memory", "cache"}
-_OF_ONE_PROCESS |= {"progress", "on_report"}
 
 
 @dataclasses.dataclass
@@ -51,26 +42,6 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def measuring(verb: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorate a function that measures its argument `model`, or all of its `models`."""
-    signature = inspect.signature(verb)
-
-    @functools.wraps(verb)
-    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            return verb(*args, **kwargs)  # Python says it better
-        bound.apply_defaults()
-        given = dict(bound.arguments)
-        given |= given.pop("arguments", {})  # of those that take **arguments
-        check_arguments(verb.__name__.removesuffix("_also"), given)
-        with _surrounded(verb.__name__, given):
-            return verb(*args, **kwargs)
-
-    return call
-
-
 def data_record(data: Any) -> DataRecord:
     """What this call has read of the data so far; all networks of a call see the same samples."""
     call = _current.call
@@ -87,7 +58,11 @@ def call_settings() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _surrounded(verb: str, arguments: Mapping[str, Any]) -> Iterator[None]:
+def surrounded(verb: str, arguments: Mapping[str, Any], alike: Mapping[str, Any]) -> Iterator[None]:
+    """Surround a call that measures its argument `model`, or all of its `models`.
+
+    `alike` are those of its arguments that must be the same in all processes.
+    """
     models = _models(arguments)
     processes = Processes(join=arguments.get("distributed", True))
     with claimed(map(unwrapped, models)), process_state(), contextlib.ExitStack() as stack:
@@ -101,7 +76,7 @@ def _surrounded(verb: str, arguments: Mapping[str, Any]) -> Iterator[None]:
             if moved := stack.enter_context(on_a_device_with_float64(model)):
                 call.settings["measured_on"] = moved
         if processes.size > 1:
-            _check_arguments(verb, arguments, processes)
+            _check_alike(verb, alike, processes)
         for model in models:
             if not any(model is each for each in call.models):
                 call.models.append(model)
@@ -146,8 +121,8 @@ def _plain_modes(call: _Call) -> Iterator[None]:
         yield
 
 
-def _check_arguments(verb: str, arguments: Mapping[str, Any], processes: Processes) -> None:
-    mine = {name: _as_text(v) for name, v in arguments.items() if name not in _OF_ONE_PROCESS}
+def _check_alike(verb: str, arguments: Mapping[str, Any], processes: Processes) -> None:
+    mine = {name: _as_text(value) for name, value in arguments.items()}
     for name, values in processes.differing({"function": verb} | mine):
         raise SpiritlevelError(
             f"All processes must call {verb} with the same arguments. {name!r} differs: {values}. "

@@ -1,0 +1,178 @@
+"""`Setup`: what all verbs share, as one record, with its checks and its defaults."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict, TypeVar
+
+from torch import Tensor, nn
+
+from ..engine.head.head_layer import choose_head
+from ..engine.options import Options, as_options
+from ..engine.plan import make_head_plan
+from ..engine.precision import Method, Precision
+from ..engine.workspace import Workspace
+from ..errors import SpiritlevelError, brief
+from ..model.arguments import CHECKED_LATER, Check, is_text
+from ..model.arguments import CHECKS as CHECKS_OF_MODEL
+from ..model.arithmetic import Arithmetic, full_precision
+from ..model.batches import Forward
+from ..model.distributed import Processes
+from ..model.model_state import check_model
+from ..model.surface import Surface
+from ..need import is_number, is_whole, or_none
+from ..records import Progress
+
+Loss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor]
+Keywords = TypeVar("Keywords")
+
+CHECKS: dict[str, Check] = {
+    **CHECKS_OF_MODEL,
+    "head": Check(or_none(is_text), "the path of a layer, or None"),
+    "method": Check(or_none(is_text), "the name of a method, such as 'auto'"),
+    "rtol": Check(is_number, "a number, such as 0.05"),
+    "confidence": Check(is_number, "a number, such as 0.95"),
+    "max_passes": Check(is_whole, "a whole number below 2**63, such as 100"),
+    "options": CHECKED_LATER,
+}
+
+
+class OnData(TypedDict, total=False):
+    """How the network is run on the data: the keywords of a verb about one of its outputs."""
+
+    loss: Loss
+    forward: Forward | None
+    memory: int | None
+    progress: Progress | None
+
+
+class OnLayers(OnData, total=False):
+    """Of a verb about the curvature of chosen layers."""
+
+    layers: str | Sequence[str] | None
+    head: str | None
+    seed: int
+    distributed: bool
+
+
+class OnLayersFast(OnLayers, total=False):
+    """Of one that may use a faster arithmetic."""
+
+    arithmetic: Arithmetic
+
+
+class ToPrecision(OnLayers, total=False):
+    """Of a verb whose values are refined until they are as precise as is asked."""
+
+    rtol: float
+    confidence: float
+    max_passes: int
+
+
+class ToPrecisionByMethod(ToPrecision, total=False):
+    """Of one whose method can be chosen, too."""
+
+    method: Method
+
+
+class OfMeasures(ToPrecision, total=False):
+    """Of a verb that computes measures, some of which have options."""
+
+    options: Options | Mapping[str, Any] | None
+
+
+class AllShared(OfMeasures, ToPrecisionByMethod, OnLayersFast, total=False):
+    """Of `measure`: everything."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setup:
+    """What all verbs share; what each argument means stands with `spiritlevel.measure`.
+
+    Its fields are the keywords of the verbs, in this order and with these defaults.
+    """
+
+    loss: Loss = "cross_entropy"
+    layers: str | Sequence[str] | None = None
+    head: str | None = None
+    forward: Forward | None = None
+    method: Method = "auto"
+    rtol: float = 0.05
+    confidence: float = 0.95
+    max_passes: int = 100
+    options: Options | Mapping[str, Any] | None = None
+    memory: int | None = None
+    arithmetic: Arithmetic = "full"
+    seed: int = 0
+    distributed: bool = True
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        _ = self.precision
+        object.__setattr__(self, "options", as_options(self.options))
+        if self.memory is not None and self.memory <= 0:
+            raise SpiritlevelError(
+                "The 'memory' argument must be a positive number of bytes. Got "
+                f"{brief(self.memory)}. Leave it out for 640 MiB, or half the free memory of a GPU."
+            )
+
+    @property
+    def precision(self) -> Precision:
+        """How precise estimates must be, and what they may cost."""
+        return Precision(self.method, self.rtol, self.confidence, self.max_passes)
+
+    def whole(self) -> Setup:
+        """Of all layers, and without what is about estimates."""
+        return dataclasses.replace(Setup(**self.keywords(OnLayers)), layers=None)
+
+    def keywords(self, kind: type[Keywords]) -> Keywords:
+        """Those of a verb, one of the classes above: `neurons(model, data, **these)`."""
+        names = kind.__optional_keys__  # type: ignore[attr-defined]  # they are TypedDicts
+        return kind(**{name: value for name, value in vars(self).items() if name in names})
+
+    def open(self, model: nn.Module, data: Iterable[Any]) -> Workspace:
+        """The workspace over the chosen layers."""
+        layers = None if self.layers == "head" else self.layers
+        surface = self._surface(model, data, layers)
+        check_model(surface.model)
+        if self.layers == "head":
+            surface = self._surface(model, data, self._head_layer(surface))
+        return Workspace(
+            surface,
+            head=self.head,
+            memory=None if self.memory is None else int(self.memory),  # 2e9 is a number of bytes
+            seed=self.seed,
+            precision=self.precision,
+            options=as_options(self.options),
+        )
+
+    @contextlib.contextmanager
+    def opened(self, model: nn.Module, data: Iterable[Any]) -> Iterator[Workspace]:
+        """The workspace, in which the model may change: it is restored at the end."""
+        workspace = self.open(model, data)
+        with workspace.surface.preserved():
+            yield workspace
+
+    def _surface(
+        self, model: nn.Module, data: Iterable[Any], layers: str | Sequence[str] | None
+    ) -> Surface:
+        return Surface(
+            model,
+            data,
+            loss=self.loss,
+            forward=self.forward,
+            layers=layers,
+            progress=self.progress,
+            processes=Processes(join=self.distributed),
+            arithmetic=self.arithmetic,
+        )
+
+    def _head_layer(self, surface: Surface) -> str:
+        """What the layers "head" are: the one of this name, or else the head."""
+        if "head" in surface.layers():
+            return "head"
+        with surface.preserved(), full_precision():
+            return choose_head(make_head_plan(surface).heads, self.head).layer
