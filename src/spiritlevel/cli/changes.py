@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclasses.dataclass(frozen=True)
-class Changes:
-    """What is special about a family of changes."""
-
-    verb: Callable[..., AbstractChanges[Any]]
-    draw: Callable[[Any], Figure]
-    doing: str  # while it runs
-    left: str  # before the name of a weight that stays as it is
-    tell_more: Callable[[Console, Any], None]  # below the table
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerOptions:
     """Which layers, and a figure of them."""
@@ -39,8 +28,8 @@ class LayerOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """What both commands are told."""
+class Command:
+    """A command about a family of changes, and what it is told as the other one is."""
 
     network: options.NetworkOptions
     on: options.DataOptions
@@ -48,44 +37,52 @@ class Asked:
     at: options.MachineOptions
     save_to: pathlib.Path | None
     json: str | None
+    doing: str  # while it runs
+    left: str  # before the name of a weight that stays as it is
 
+    def run(
+        self,
+        verb: Callable[..., AbstractChanges[Any]],
+        draw: Callable[[Any], Figure],
+        tell_more: Callable[[Console, Any], None],
+        **own: Any,
+    ) -> None:
+        """Call `verb` with its `own` arguments too; show and write what it found."""
+        talk = console.talk(self.json)
+        loaded = subject.load(self.network, self.on, self.at)
+        loaded.introduce(talk)
+        console.note(talk)
+        with console.progress(self.doing) as show:
+            found = loaded.attempt(
+                verb,
+                **own,
+                loss=self.on.loss,
+                layers=subject.one_or_many(self.of.layers),
+                head=self.of.head,
+                memory=self.at.num_bytes,
+                seed=self.at.seed,
+                progress=subject.by_pass(show, self.doing),
+            )
+        console.details("setting", found.settings)
+        self._print(talk, found, tell_more)
+        if self.of.plot is not None:
+            subject.write_figure(talk, self.of.plot, draw(found))
+        if self.save_to is not None and found.chosen is not None:
+            save_checkpoint(found.apply(loaded.network, found.chosen), self.save_to)
+            console.note(talk, f"written: {self.save_to}")
+        subject.write_json(talk, self.json, found.to_json())
 
-def run(changes: Changes, asked: Asked, **arguments: Any) -> None:
-    """Measure, with further `arguments` of the verb; then show and write what was asked for."""
-    talk, at = console.talk(asked.json), asked.at
-    loaded = subject.load(asked.network, asked.on, at)
-    loaded.introduce(talk)
-    console.note(talk)
-    with console.progress(changes.doing) as show:
-        found = loaded.attempt(
-            changes.verb,
-            loss=asked.on.loss,
-            layers=subject.one_or_many(asked.of.layers),
-            head=asked.of.head,
-            memory=at.num_bytes,
-            seed=at.seed,
-            progress=subject.by_pass(show, changes.doing),
-            **arguments,
-        )
-    console.details("setting", found.settings)
-    _print(talk, changes, found)
-    if asked.of.plot is not None:
-        subject.write_figure(talk, asked.of.plot, changes.draw(found))
-    if asked.save_to is not None and found.chosen is not None:
-        save_checkpoint(found.apply(loaded.network, found.chosen), asked.save_to)
-        console.note(talk, f"written: {asked.save_to}")
-    subject.write_json(talk, asked.json, found.to_json())
-
-
-def _print(talk: Console, changes: Changes, found: AbstractChanges[Any]) -> None:
-    heading, titles, rows, note = found.table(with_chosen=True)
-    print_by_name(talk, heading, titles, rows)
-    changes.tell_more(talk, found)
-    if found.chosen is not None:
-        console.tell(talk, f"chosen: {found.chosen.text()}")
-    if note:
-        console.note(talk, note)
-    for name, why in found.left_out.items():
-        console.note(talk, f"{changes.left}: {name}: {why}")
-    count = int(found.settings["num_samples"])
-    console.note(talk, f"counted: {found.cost.passes(count)} per sample over {count} samples")
+    def _print(
+        self, talk: Console, found: AbstractChanges[Any], tell_more: Callable[[Console, Any], None]
+    ) -> None:
+        heading, titles, rows, note = found.table(with_chosen=True)
+        print_by_name(talk, heading, titles, rows)
+        tell_more(talk, found)
+        if found.chosen is not None:
+            console.tell(talk, f"chosen: {found.chosen.text()}")
+        if note:
+            console.note(talk, note)
+        for name, why in found.left_out.items():
+            console.note(talk, f"{self.left}: {name}: {why}")
+        count = int(found.settings["num_samples"])
+        console.note(talk, f"counted: {found.cost.passes(count)} per sample over {count} samples")

@@ -12,7 +12,8 @@ from ..analysis.pruning import Pruning, pruning
 from ..analysis.pruning.measuring import MIN_PROBES, SHARES
 from ..errors import SpiritlevelError
 from ..pages.figures import pruning as draw
-from . import changes, options
+from . import options
+from .changes import Command, LayerOptions
 from .tables import print_by_name
 
 EXAMPLES = """\b
@@ -55,7 +56,7 @@ def prune(
             callback=options.unwritten,
         ),
     ] = None,
-    of: changes.LayerOptions,
+    of: LayerOptions,
     at: options.MachineOptions,
     json: options.Json = None,
 ) -> None:
@@ -65,9 +66,10 @@ def prune(
             "The --save option needs a --share: how much should be deleted? Got none. "
             "For example --share 0.3."
         )
-    changes.run(
-        changes.Changes(pruning, draw, "units", "left out", _tell_curves),
-        changes.Asked(network, on, of, at, save_to, json),
+    Command(network, on, of, at, save_to, json, "units", "left out").run(
+        pruning,
+        draw,
+        _tell_curves,
         share=share,
         by=by,
         fisher=by == "fisher",

@@ -11,7 +11,8 @@ from rich.console import Console
 from ..analysis.quantization import Quantization, quantization
 from ..errors import SpiritlevelError, brief
 from ..pages.figures import quantization as draw
-from . import changes, console, inputs, options
+from . import console, inputs, options
+from .changes import Command, LayerOptions
 
 EXAMPLES = """\b
 Examples:
@@ -55,7 +56,7 @@ def quantize(
             callback=options.unwritten,
         ),
     ] = None,
-    of: changes.LayerOptions,
+    of: LayerOptions,
     arithmetic: Annotated[
         str,
         typer.Option(
@@ -72,9 +73,10 @@ def quantize(
             "The --save option needs a budget: which widths should be saved? Got neither "
             "--mean-bits nor --bytes. For example --mean-bits 4."
         )
-    changes.run(
-        changes.Changes(quantization, draw, "rounding", "not rounded", _tell_uniforms),
-        changes.Asked(network, on, of, at, save_to, json),
+    Command(network, on, of, at, save_to, json, "rounding", "not rounded").run(
+        quantization,
+        draw,
+        _tell_uniforms,
         bits=_parse_bits(bits),
         scheme=scheme,
         group_size=group_size,

@@ -21,17 +21,14 @@ def add_chunks(
     names: Sequence[str],
     chunk: int,
     add: Callable[[RecordedRun, Tensor], None],
-    *,
-    together: bool = False,
 ) -> None:
     """Run the model on all data; `add` gets each run, and the numbers of its samples.
 
-    The places of a run are those of the weights in `names` alone. `together` says that one change
-    has all of them.
+    The places of a run are those of the weights in `names` alone.
     """
     surface = workspace.surface
     numbers = SampleNumbers(workspace)
-    runs = RecordedRuns(workspace, names, together=together)
+    runs = RecordedRuns(workspace, names)
     with surface.processes.together(), full_precision():
         for where, batch in surface.chunks(chunk):
             with runs.run(batch, where) as run, surface.fast():

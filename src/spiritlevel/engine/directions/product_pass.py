@@ -4,7 +4,7 @@ A change Δ of one weight moves the outputs of its layer by v_t = Δ a_t, and δ
 vᵀ (∂²ℓ/∂e²) v, where e is what is added to these outputs. One second backward along the changes of
 all layers gives ⟨v_l, H v⟩ of each, cross terms between layers included. With a random sign for
 every layer, another one for each sample, these have mean 0, and their spread is the error.
-For a single layer, or for the changes of all layers taken together, nothing is random.
+For a single layer nothing is random.
 """
 
 from __future__ import annotations
@@ -33,46 +33,39 @@ if TYPE_CHECKING:
 _STREAM = 3 << 20  # of random numbers, different from those of all other probes
 
 
-def run_product_pass(
-    workspace: Workspace, family: GivenChanges, *, num_probes: int, joint: bool = False
-) -> Directional:
+def run_product_pass(workspace: Workspace, family: GivenChanges, *, num_probes: int) -> Directional:
     """One pass over the data of all processes; every parameter has the same number of changes.
 
-    With `joint` the i-th changes of all parameters are one direction, so that there are as many
-    directions as changes of a parameter. Raises NotApplicable where torch has no second derivatives
-    of the model.
+    Raises NotApplicable where torch has no second derivatives of the model.
     """
     surface, names = workspace.surface, family.names
     if workspace.products.method != "reverse":
         raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
-    tally = Tally(family.count(names[0]) if joint else family.size, surface.device, pairs=not joint)
+    tally = Tally(family.size, surface.device, pairs=True)
 
     def add(run: RecordedRun, samples: Tensor) -> None:
-        if joint or len(names) == 1:
-            signs = [samples.new_ones(len(samples), len(names), dtype=torch.float64)]
-        else:
-            signs = [
-                random_signs(workspace.seed, _STREAM + i, samples, len(names), torch.float64)
-                for i in range(num_probes)
-            ]
-        _Chunk(surface, family, run, joint).add(signs, tally)
+        signs = [
+            random_signs(workspace.seed, _STREAM + i, samples, len(names), torch.float64)
+            for i in range(num_probes)
+        ]
+        if len(names) == 1:
+            signs = [samples.new_ones(len(samples), 1, dtype=torch.float64)]
+        _Chunk(surface, family, run).add(signs, tally)
 
     with twice_differentiable():
-        add_chunks(workspace, names, workspace.products.chunk, add, together=joint)
+        add_chunks(workspace, names, workspace.products.chunk, add)
     return tally.reduce(surface.processes)
 
 
 class _Chunk:
     """One chunk of data, with the graph of its gradient."""
 
-    def __init__(
-        self, surface: Surface, family: GivenChanges, run: RecordedRun, joint: bool
-    ) -> None:
+    def __init__(self, surface: Surface, family: GivenChanges, run: RecordedRun) -> None:
         self.surface, self.family, self.run = surface, family, run
         self.edges = edges_of(run.places)
         self.number = {name: i for i, name in enumerate(family.names)}
         spans = family.spans
-        self.starts = [0 if joint else spans[weight_of(use)].start for use, _ in run.places]
+        self.starts = [spans[weight_of(use)].start for use, _ in run.places]
         with torch.enable_grad():
             wide = run.outputs.double()
             total = surface.loss.values(wide, run.targets).sum()
