@@ -1,26 +1,25 @@
-"""What changes of the weights do to the loss, as a record: shown, applied, written and read."""
+"""What changes of the weights do to the loss, as a record: shown, applied and tried."""
 
 from __future__ import annotations
 
 import abc
 import copy
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
-from ...reading import read_as, read_fields, read_settings
-from ...records import Cost, aligned, read_json, to_json_float
+from ...reading import Plain, Saved
+from ...records import Cost, aligned
 
 Choice = TypeVar("Choice", bound="AbstractChoice")
 Record = TypeVar("Record", bound="AbstractChanges[Any]")
 
 
-class AbstractChoice(abc.ABC):
+class AbstractChoice(Plain, abc.ABC):
     """Changes that are made together, and what they do to the loss: a plan of bits, say."""
 
     measured_rise: float | None  # of the loss, on the same data
@@ -29,10 +28,6 @@ class AbstractChoice(abc.ABC):
     @abc.abstractmethod
     def text(self) -> str:
         """One line about it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """In plain types."""
-        return dict(_plain(self))
 
 
 def choice_text(what: str, *rises: tuple[str, float | None, float | None]) -> str:
@@ -57,11 +52,9 @@ class Table(NamedTuple):
     note: str = ""  # below it
 
 
-class AbstractChanges(abc.ABC, Generic[Choice]):
+class AbstractChanges(Saved, abc.ABC, Generic[Choice]):
     """What is predicted for the changes of each weight, and what was chosen among them."""
 
-    FORMAT: ClassVar[str]  # of its files
-    CALLED: ClassVar[str]  # in errors about them
     left_out: dict[str, str]  # weights that are not changed, and why
     loss: float  # of the network as it is
     error: float | None  # its share of wrong predictions, for cross-entropy
@@ -77,15 +70,6 @@ class AbstractChanges(abc.ABC, Generic[Choice]):
     def changed(self, name: str, weight: Tensor, choice: Choice) -> Tensor:
         """A weight after what was chosen for it."""
 
-    @classmethod
-    @abc.abstractmethod
-    def read_parts(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields that are not read by their types."""
-
-    @abc.abstractmethod
-    def check_parts(self) -> None:
-        """Refuse parts that do not go together: they were edited, or damaged."""
-
     def __str__(self) -> str:
         heading, titles, rows, note = self.table()
         lines = [aligned([(heading, *titles), *((name, *row) for name, row in rows.items())])]
@@ -93,29 +77,6 @@ class AbstractChanges(abc.ABC, Generic[Choice]):
         lines += [note] if note else []
         count = int(self.settings["num_samples"])
         return "\n".join([*lines, f"{count} samples, {self.cost.passes(count)} over the data"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but what is known of pairs of changes, in plain types."""
-        return {"format": self.FORMAT} | _plain(self)
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text; `from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_dict(cls: type[Record], data: Mapping[str, Any]) -> Record:
-        """The inverse of `to_dict`."""
-        given = dict(read_as(Mapping[str, Any], data, cls.CALLED))
-        given.pop("format", None)
-        read_settings(given["settings"], f"{cls.CALLED}'s settings")
-        found = read_fields(cls, given, cls.CALLED, **cls.read_parts(given))
-        found.check_parts()
-        return found
-
-    @classmethod
-    def from_json(cls: type[Record], text: str) -> Record:
-        """Read what `to_json` wrote; choices made from it know no terms between changes."""
-        return read_json(text, cls.__name__, cls.FORMAT, cls.from_dict)
 
     def with_each(self: Record, tried: Callable[[Any], Any]) -> Record:
         """The same with every choice in it as `tried` returns it."""
@@ -145,20 +106,3 @@ class AbstractChanges(abc.ABC, Generic[Choice]):
             with torch.no_grad():
                 parameters[name].copy_(self.changed(name, parameters[name].detach(), choice))
         return copied
-
-
-def _plain(value: Any) -> Any:
-    """Records as mappings, tensors as lists; fields that a record does not show are left out."""
-    if isinstance(value, float):
-        return to_json_float(value)
-    if isinstance(value, Tensor):
-        return _plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    if not dataclasses.is_dataclass(value):
-        return value
-    fields = [field for field in dataclasses.fields(value) if field.repr]
-    written = {field.name: field.metadata.get("written", _plain) for field in fields}
-    return {name: write(getattr(value, name)) for name, write in written.items()}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ...engine.directions.tally import ProbeGroups
-from ...reading import Misread, read_as
+from ...reading import UNSAVED, Misread, read_as, read_fields, read_settings, to_plain
 from ...records import Cost
 from ..changes.record import AbstractChanges, AbstractChoice, Table, choice_text
 from .selection import Rule, Units, check_rule, check_share
@@ -21,6 +21,8 @@ _NUMBERS = ("first", "second", "stderr", "data_stderr", "magnitude", "fisher")  
 @dataclasses.dataclass(frozen=True)
 class Deletion(AbstractChoice):
     """Input units (channels) of each weight that are deleted together."""
+
+    CALLED: ClassVar = "a deletion"
 
     units: dict[str, list[int]]
     share: float  # of the entries of all weights
@@ -43,18 +45,6 @@ class Deletion(AbstractChoice):
         )
 
 
-def _plain_owners(owners: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The shape, and the owners along those dimensions only in which they change."""
-    found = {}
-    for name, owner in owners.items():
-        units = owner
-        for dim in range(owner.dim()):
-            first = units.narrow(dim, 0, 1)
-            units = first if bool((units == first).all()) else units
-        found[name] = {"shape": list(owner.shape), "units": units.tolist()}
-    return found
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pruning(AbstractChanges[Deletion]):
     """What deleting each input unit of each weight does to the loss.
@@ -62,8 +52,8 @@ class Pruning(AbstractChanges[Deletion]):
     Tensors have one value for each unit of a weight, by the weight's name.
     """
 
-    FORMAT = "spiritlevel-pruning-1"
-    CALLED = "the pruning"
+    CALLED: ClassVar = "the pruning"
+    FORMAT: ClassVar = "spiritlevel-pruning-1"
 
     first: dict[str, Tensor]  # −gᵀw_j
     second: dict[str, Tensor]  # ρ(j) = w_jᵀHw_j
@@ -72,8 +62,7 @@ class Pruning(AbstractChanges[Deletion]):
     data_stderr: dict[str, Tensor]
     magnitude: dict[str, Tensor]  # ‖w_j‖
     fisher: dict[str, Tensor]  # Σ F_ii w_i² over the unit, if it was asked for
-    # which unit every entry of a weight belongs to, in its shape
-    owner: dict[str, Tensor] = dataclasses.field(metadata={"written": _plain_owners})
+    owner: dict[str, Tensor]  # which unit every entry of a weight belongs to, in its shape
     exact: dict[str, bool]  # whether `second` is the Hessian's own, else of the GGN
     text: dict[str, str]  # why it is not
     left_out: dict[str, str]
@@ -84,8 +73,8 @@ class Pruning(AbstractChanges[Deletion]):
     chosen: Deletion | None = None
     curves: dict[str, list[Deletion]] = dataclasses.field(default_factory=dict)
     # of every two units, and what each group of probes gave; not in files
-    gram: Tensor | None = dataclasses.field(default=None, repr=False)
-    groups: ProbeGroups | None = dataclasses.field(default=None, repr=False)
+    gram: Tensor | None = dataclasses.field(default=None, repr=False, metadata=UNSAVED)
+    groups: ProbeGroups | None = dataclasses.field(default=None, repr=False, metadata=UNSAVED)
 
     @property
     def rise(self) -> dict[str, Tensor]:
@@ -231,18 +220,31 @@ class Pruning(AbstractChanges[Deletion]):
         )
         return Table("½ρ(j), the core of the rise", titles, rows, note if probes else "")
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the terms between units, in plain types."""
+        tensors = {part: getattr(self, part).items() for part in _NUMBERS}
+        numbers = {
+            part: to_plain({name: values.tolist() for name, values in parts})
+            for part, parts in tensors.items()
+        }
+        return super().to_dict() | numbers | {"owner": _plain_owners(self.owner)}
+
     @classmethod
-    def read_parts(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Tensors; earlier versions refused what needs probes, and wrote no errors of these."""
-        no_errors = {name: [0.0] * len(values) for name, values in given["second"].items()}
-        rows = {"stderr": no_errors} | dict(given)
-        numbers = {part: _read_numbers(rows[part], part) for part in _NUMBERS}
-        owner = _read_owners(given["owner"], numbers["second"])
-        exact = read_as(Mapping[str, bool], given["exact"], "the pruning's exact")
-        return numbers | {"owner": owner, "exact": exact, "gram": None, "groups": None}
+    def from_dict(cls, data: Mapping[str, Any]) -> Pruning:
+        """The inverse of `to_dict`."""
+        given = dict(read_as(Mapping[str, Any], data, cls.CALLED))
+        given.pop("format", None)
+        # earlier versions refused what needs probes
+        given.setdefault("stderr", {k: [0.0] * len(v) for k, v in given["second"].items()})
+        ready: dict[str, Any] = {part: _read_numbers(given[part], part) for part in _NUMBERS}
+        ready["owner"] = _read_owners(given["owner"], ready["second"])
+        found = read_fields(cls, given, cls.CALLED, **ready)
+        found.check_parts()
+        return found
 
     def check_parts(self) -> None:
         """Refuse parts that are not about the same units: they were edited, or damaged."""
+        read_settings(self.settings, "the pruning's settings")
         sizes = {name: len(values) for name, values in self.second.items()}
         if not sizes or not all(sizes.values()):
             raise Misread("the pruning's second must hold numbers, of at least one weight")
@@ -254,6 +256,18 @@ class Pruning(AbstractChanges[Deletion]):
             raise Misread("the pruning's exact must name the same weights as its second")
         if empty := [name for name, owner in self.owner.items() if not owner.numel()]:
             raise Misread(f"the pruning's shape of {empty[0]!r} has no entries")
+
+
+def _plain_owners(owners: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The shape, and the owners along those dimensions only in which they change."""
+    found = {}
+    for name, owner in owners.items():
+        units = owner
+        for dim in range(owner.dim()):
+            first = units.narrow(dim, 0, 1)
+            units = first if bool((units == first).all()) else units
+        found[name] = {"shape": list(owner.shape), "units": units.tolist()}
+    return found
 
 
 def _read_owners(data: Any, second: dict[str, Tensor]) -> dict[str, Tensor]:

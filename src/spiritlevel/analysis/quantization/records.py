@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError, suggestion
 from ...need import need, one_of
-from ...reading import Misread, read_as, read_fields
+from ...reading import UNSAVED, Misread, Plain, read_as, read_settings
 from ...records import Cost
 from ..changes.record import AbstractChanges, AbstractChoice, Table, choice_text
 from .assignment import Assignment, Budget
@@ -22,8 +22,10 @@ Rule = Literal["joint", "curvature", "rise", "trace", "error"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Width:
+class Width(Plain):
     """One weight rounded to one width; `rise` is gᵀδ + ½ δᵀHδ of the rounding error δ."""
+
+    CALLED: ClassVar = "a width"
 
     weight: str
     bits: int
@@ -40,6 +42,8 @@ class Width:
 @dataclasses.dataclass(frozen=True)
 class Plan(AbstractChoice):
     """A width for every weight."""
+
+    CALLED: ClassVar = "a plan"
 
     bits: dict[str, int]
     bytes: int  # of the rounded weights, with their scales
@@ -65,8 +69,8 @@ class Plan(AbstractChoice):
 class Quantization(AbstractChanges[Plan]):
     """The predicted rise of the loss for every weight and width, and plans for given budgets."""
 
-    FORMAT = "spiritlevel-quantization-1"
-    CALLED = "the quantization"
+    CALLED: ClassVar = "the quantization"
+    FORMAT: ClassVar = "spiritlevel-quantization-1"
 
     widths: list[Width]
     rounding: Rounding
@@ -82,8 +86,8 @@ class Quantization(AbstractChanges[Plan]):
     frontier: list[Plan] = dataclasses.field(default_factory=list)
     uniforms: list[Plan] = dataclasses.field(default_factory=list)
     # of every two widths, in the order of `widths`; not in files
-    covariance: Tensor | None = dataclasses.field(default=None, repr=False)
-    gram: Tensor | None = dataclasses.field(default=None, repr=False)
+    covariance: Tensor | None = dataclasses.field(default=None, repr=False, metadata=UNSAVED)
+    gram: Tensor | None = dataclasses.field(default=None, repr=False, metadata=UNSAVED)
 
     @property
     def options(self) -> tuple[int, ...]:
@@ -234,27 +238,15 @@ class Quantization(AbstractChanges[Plan]):
         return Table("rise of the loss", titles, rows)
 
     @classmethod
-    def read_parts(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Records within it, which errors call by names of their own."""
-
-        def several(kind: type[Any], name: str, what: str) -> list[Any]:
-            rows = read_as(Sequence[Any], given[name], what)
-            return [read_fields(kind, row, what) for row in rows]
-
-        chosen = given.get("chosen")
-        return {
-            "widths": several(Width, "widths", "a width"),
-            "rounding": read_fields(Rounding, given["rounding"], "the rounding"),
-            "cost": read_fields(Cost, given["cost"], "the cost"),
-            "chosen": None if chosen is None else read_fields(Plan, chosen, "the plan"),
-            "frontier": several(Plan, "frontier", "a plan"),
-            "uniforms": several(Plan, "uniforms", "a plan"),
-            "covariance": None,
-            "gram": None,
-        }
+    def from_dict(cls, data: Mapping[str, Any]) -> Quantization:
+        """The inverse of `to_dict`."""
+        for plans in ("frontier", "uniforms"):  # a record may be without them, no file is
+            _ = read_as(Mapping[str, Any], data, cls.CALLED)[plans]
+        return super().from_dict(data)
 
     def check_parts(self) -> None:
         """Refuse what plans cannot be made of: it was edited, or damaged."""
+        read_settings(self.settings, "the quantization's settings")
         names = self.sizes.keys()
         if min(self.sizes.values(), default=0) < 1:
             raise Misread("the quantization's sizes must be positive, of at least one weight")

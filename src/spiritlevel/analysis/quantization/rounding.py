@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from ...errors import suggestion
 from ...need import LARGEST, need, one_of
+from ...reading import Plain
 
 Scheme = Literal["per_tensor", "per_channel", "per_group"]
 Ranges = Literal["mse", "max"]
@@ -25,7 +26,7 @@ SHRINKS = tuple(1.0 - 0.05 * i for i in range(15))  # of the largest weight: 1, 
 
 
 @dataclasses.dataclass(frozen=True)
-class Rounding:
+class Rounding(Plain):
     """How weights are rounded.
 
     Args:
@@ -34,6 +35,8 @@ class Rounding:
         ranges: "max" puts the largest weight on the last level, "mse" looks for the smallest
             squared error.
     """
+
+    CALLED: ClassVar = "the rounding"
 
     scheme: Scheme = "per_channel"
     group_size: int = 128
