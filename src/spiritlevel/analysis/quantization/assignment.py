@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,41 +17,36 @@ SLACK = 1 + 1e-12  # sums of sizes are rounded
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """What all weights may take: bits per weight, or bytes with the scales; one of the two."""
+    """What all weights may take, of bits per weight or of bytes with the scales."""
 
-    mean_bits: float | None
-    bytes: float | None
-
-    def __post_init__(self) -> None:
-        if (self.mean_bits is None) == (self.bytes is None):
-            came = "neither" if self.mean_bits is None else "both"
-            raise SpiritlevelError(
-                f"A plan needs one budget: 'mean_bits' or 'bytes'. Got {came}. "
-                "For example mean_bits=4.0."
-            )
-        if not number(above=0)(self.limit):
-            raise SpiritlevelError(
-                f"The budget {self._name!r} must be a positive number. Got {brief(self.limit)}. "
-                "For example mean_bits=4.0."
-            )
-
-    @property
-    def limit(self) -> Any:
-        """The one that is given."""
-        return self.mean_bits if self.bytes is None else self.bytes
-
-    @property
-    def _name(self) -> str:
-        return "mean_bits" if self.bytes is None else "bytes"
+    name: str
+    limit: float
 
     def refuse_if_below(self, mean_bits: float, num_bytes: float) -> None:
         """Refuse it if the smallest plan takes more."""
-        least = mean_bits if self.bytes is None else num_bytes
+        least = num_bytes if self.name == "bytes" else mean_bits
         if self.limit < least:
             raise SpiritlevelError(
-                f"The budget {self._name!r} must be at least {least:g}, which is what the smallest "
+                f"The budget {self.name!r} must be at least {least:g}, which is what the smallest "
                 f"widths take. Got {brief(self.limit)}. Raise it, or offer smaller 'bits'."
             )
+
+
+def budget_of(mean_bits: float | None, num_bytes: float | None) -> Budget:
+    """The one of the two that is given."""
+    given = {"mean_bits": mean_bits, "bytes": num_bytes}
+    known = [Budget(name, limit) for name, limit in given.items() if limit is not None]
+    if len(known) != 1:
+        raise SpiritlevelError(
+            f"A plan needs one budget: 'mean_bits' or 'bytes'. Got {'both' if known else 'neither'}"
+            ". For example mean_bits=4.0."
+        )
+    if not number(above=0)(known[0].limit):
+        raise SpiritlevelError(
+            f"The budget {known[0].name!r} must be a positive number. Got {brief(known[0].limit)}. "
+            "For example mean_bits=4.0."
+        )
+    return known[0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ...need import need, one_of
 from ...reading import UNSAVED, Misread, Plain, read_as, read_settings
 from ...records import Cost
 from ..changes.record import AbstractChanges, AbstractChoice, Table, choice_text
-from .assignment import Assignment, Budget
+from .assignment import Assignment, budget_of
 from .rounding import Rounding
 
 Rule = Literal["joint", "curvature", "rise", "trace", "error"]
@@ -123,7 +123,11 @@ class Quantization(AbstractChanges[Plan]):
                 "trace" (HAWQ-V2: mean trace × ‖δ‖²), "error" (‖δ‖² alone).
         """
         self._check_rule(by)
-        budget, least, total = Budget(mean_bits, bytes), self.options[0], sum(self.sizes.values())
+        budget, least, total = (
+            budget_of(mean_bits, bytes),
+            self.options[0],
+            sum(self.sizes.values()),
+        )
         budget.refuse_if_below(least, sum(self.of(name, least).bytes for name in self.sizes))
         values = [self._value(width, by) for width in self.widths]
         if not all(map(math.isfinite, values)):
@@ -132,6 +136,7 @@ class Quantization(AbstractChanges[Plan]):
                 f"{next(v for v in values if not math.isfinite(v))}. Look at `widths`: the loss "
                 "overflows, or the file was edited."
             )
+        total = sum(self.sizes.values())
         task = Assignment(
             weights=[width.weight for width in self.widths],
             values=values,

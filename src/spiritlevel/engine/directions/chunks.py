@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -11,9 +10,7 @@ from ...model.arithmetic import full_precision
 from ...model.layer_hooks import LayerUse
 from ..recorded_runs import RecordedRun, RecordedRuns
 from ..sweep.probed_rows import SampleNumbers
-
-if TYPE_CHECKING:
-    from ..workspace import Workspace
+from ..workspace import Workspace
 
 
 def add_chunks(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,12 +22,10 @@ from ...math.curvature import SignedColumn, scaled_to_one
 from ...math.signs import random_signs
 from ...model.linearity import bends
 from ..recorded_runs import RecordedRun, edges_of
+from ..workspace import Workspace
 from .chunks import add_chunks, weight_of
 from .families import AbstractFamily
 from .tally import Directional, Tally
-
-if TYPE_CHECKING:
-    from ..workspace import Workspace
 
 COPIES = 2  # of what a family computes at the outputs
 _STREAM = 1 << 22  # of random numbers, different from those of all other probes

@@ -10,7 +10,6 @@ For a single layer nothing is random.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,12 +22,10 @@ from ...model.surface import Surface
 from ...records import Cost
 from ..recorded_runs import RecordedRun, edges_of
 from ..sweep.listeners import at_least_float
+from ..workspace import Workspace
 from .chunks import add_chunks, weight_of
 from .families import GivenChanges
 from .tally import Directional, Tally
-
-if TYPE_CHECKING:
-    from ..workspace import Workspace
 
 _STREAM = 3 << 20  # of random numbers, different from those of all other probes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,9 +11,7 @@ from ...model.layer_hooks import recording_uses
 from ...model.layers import AbstractMatrixRule
 from ..sample_places import SamplePlaces
 from ..uses import complete_uses
-
-if TYPE_CHECKING:
-    from ..workspace import Workspace
+from ..workspace import Workspace
 
 SAMPLES = 2
 
