@@ -28,7 +28,7 @@ class LayerOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class ChangesCommand:
     """A command about a family of changes, and what it is told as the other one is."""
 
     network: options.NetworkOptions

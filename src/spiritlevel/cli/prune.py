@@ -13,7 +13,7 @@ from ..analysis.pruning.measuring import MIN_PROBES, SHARES
 from ..errors import SpiritlevelError
 from ..pages.figures import pruning as draw
 from . import options
-from .changes import Command, LayerOptions
+from .changes import ChangesCommand, LayerOptions
 from .tables import print_by_name
 
 EXAMPLES = """\b
@@ -66,7 +66,7 @@ def prune(
             "The --save option needs a --share: how much should be deleted? Got none. "
             "For example --share 0.3."
         )
-    Command(network, on, of, at, save_to, json, "units", "left out").run(
+    ChangesCommand(network, on, of, at, save_to, json, "units", "left out").run(
         pruning,
         draw,
         _tell_curves,

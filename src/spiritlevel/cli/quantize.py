@@ -12,7 +12,7 @@ from ..analysis.quantization import Quantization, quantization
 from ..errors import SpiritlevelError, brief
 from ..pages.figures import quantization as draw
 from . import console, inputs, options
-from .changes import Command, LayerOptions
+from .changes import ChangesCommand, LayerOptions
 
 EXAMPLES = """\b
 Examples:
@@ -73,7 +73,7 @@ def quantize(
             "The --save option needs a budget: which widths should be saved? Got neither "
             "--mean-bits nor --bytes. For example --mean-bits 4."
         )
-    Command(network, on, of, at, save_to, json, "rounding", "not rounded").run(
+    ChangesCommand(network, on, of, at, save_to, json, "rounding", "not rounded").run(
         quantization,
         draw,
         _tell_uniforms,

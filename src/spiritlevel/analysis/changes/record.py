@@ -43,7 +43,7 @@ def choice_text(what: str, *rises: tuple[str, float | None, float | None]) -> st
     return "; ".join(parts)
 
 
-class Table(NamedTuple):
+class WeightTable(NamedTuple):
     """What is told about every weight, once for all who show it."""
 
     heading: str
@@ -63,7 +63,7 @@ class AbstractChanges(Saved, abc.ABC, Generic[Choice]):
     chosen: Choice | None
 
     @abc.abstractmethod
-    def table(self, *, with_chosen: bool = False) -> Table:
+    def table(self, *, with_chosen: bool = False) -> WeightTable:
         """All changes, by weight; `with_chosen` adds a column of what was chosen."""
 
     @abc.abstractmethod

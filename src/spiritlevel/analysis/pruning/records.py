@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...engine.directions.tally import ProbeGroups
 from ...reading import UNSAVED, Misread, read_as, read_fields, read_settings, to_plain
 from ...records import Cost
-from ..changes.record import AbstractChanges, AbstractChoice, Table, choice_text
+from ..changes.record import AbstractChanges, AbstractChoice, WeightTable, choice_text
 from .selection import Rule, Units, check_rule, check_share
 
 _NUMBERS = ("first", "second", "stderr", "data_stderr", "magnitude", "fisher")  # one for each unit
@@ -205,7 +205,7 @@ class Pruning(AbstractChanges[Deletion]):
         error = (self.stderr[name] / self.second[name]).nanmedian()  # dead units have none
         return [*cells, "ggn" if error.isnan() else f"ggn ±{float(error):.0%}"]
 
-    def table(self, *, with_chosen: bool = False) -> Table:
+    def table(self, *, with_chosen: bool = False) -> WeightTable:
         """How many units every weight has, and what they are worth."""
         titles = ["units", "smallest", "median", "largest", ""]
         rows = {n: [str(len(values)), *self.cells(n)] for n, values in self.second.items()}
@@ -218,7 +218,7 @@ class Pruning(AbstractChanges[Deletion]):
             f"± is one standard error, from {probes} random probes per sample; in the table, of "
             "the median unit"
         )
-        return Table("½ρ(j), the core of the rise", titles, rows, note if probes else "")
+        return WeightTable("½ρ(j), the core of the rise", titles, rows, note if probes else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the terms between units, in plain types."""

@@ -16,7 +16,7 @@ SLACK = 1 + 1e-12  # sums of sizes are rounded
 
 
 @dataclasses.dataclass(frozen=True)
-class Budget:
+class SizeBudget:
     """What all weights may take, of bits per weight or of bytes with the scales."""
 
     name: str
@@ -32,10 +32,10 @@ class Budget:
             )
 
 
-def budget_of(mean_bits: float | None, num_bytes: float | None) -> Budget:
+def size_budget(mean_bits: float | None, num_bytes: float | None) -> SizeBudget:
     """The one of the two that is given."""
     given = {"mean_bits": mean_bits, "bytes": num_bytes}
-    known = [Budget(name, limit) for name, limit in given.items() if limit is not None]
+    known = [SizeBudget(name, limit) for name, limit in given.items() if limit is not None]
     if len(known) != 1:
         raise SpiritlevelError(
             f"A plan needs one budget: 'mean_bits' or 'bytes'. Got {'both' if known else 'neither'}"

@@ -22,7 +22,7 @@ from ...model.layers.patches import TransposedLinearRule
 from ...model.weight_matrices import WeightMatrix
 from ...need import is_number, is_whole, need, or_none, whole
 from ..changes.weight_changes import WeightChanges
-from .assignment import budget_of
+from .assignment import size_budget
 from .records import Quantization, Width
 from .rounding import Ranges, Rounding, Scheme, check_bits
 
@@ -84,7 +84,7 @@ def quantization(
     wanted = "at least 2, or the error would be unknown"
     enough = whole(least=MIN_PROBES)
     need("num_probes", num_probes, enough, wanted, "The default is 4.", of="quantization")
-    budget = None if mean_bits is None and bytes is None else budget_of(mean_bits, bytes)
+    budget = None if mean_bits is None and bytes is None else size_budget(mean_bits, bytes)
     with setup.opened(model, data) as workspace:
         changes = WeightChanges(workspace, "rounding can be followed to the outputs")
         roundings = _Roundings(changes, rounding, options)

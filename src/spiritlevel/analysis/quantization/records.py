@@ -14,8 +14,8 @@ from ...errors import SpiritlevelError, suggestion
 from ...need import need, one_of
 from ...reading import UNSAVED, Misread, Plain, read_as, read_settings
 from ...records import Cost
-from ..changes.record import AbstractChanges, AbstractChoice, Table, choice_text
-from .assignment import Assignment, budget_of
+from ..changes.record import AbstractChanges, AbstractChoice, WeightTable, choice_text
+from .assignment import Assignment, size_budget
 from .rounding import Rounding
 
 Rule = Literal["joint", "curvature", "rise", "trace", "error"]
@@ -123,11 +123,8 @@ class Quantization(AbstractChanges[Plan]):
                 "trace" (HAWQ-V2: mean trace × ‖δ‖²), "error" (‖δ‖² alone).
         """
         self._check_rule(by)
-        budget, least, total = (
-            budget_of(mean_bits, bytes),
-            self.options[0],
-            sum(self.sizes.values()),
-        )
+        budget, least = size_budget(mean_bits, bytes), self.options[0]
+        total = sum(self.sizes.values())
         budget.refuse_if_below(least, sum(self.of(name, least).bytes for name in self.sizes))
         values = [self._value(width, by) for width in self.widths]
         if not all(map(math.isfinite, values)):
@@ -230,7 +227,7 @@ class Quantization(AbstractChanges[Plan]):
         """One weight at one width."""
         return self.rounding.round(weight, bits, transposed=name in self.transposed)
 
-    def table(self, *, with_chosen: bool = False) -> Table:
+    def table(self, *, with_chosen: bool = False) -> WeightTable:
         """The rise at every width, by weight."""
         titles, rows = ["entries", *[f"{bits} bits" for bits in self.options]], {}
         for name, size in self.sizes.items():
@@ -240,7 +237,7 @@ class Quantization(AbstractChanges[Plan]):
             titles.append("best")
             for name, bits in self.chosen.bits.items():
                 rows[name].append(str(bits))
-        return Table("rise of the loss", titles, rows)
+        return WeightTable("rise of the loss", titles, rows)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Quantization:
