@@ -9,7 +9,12 @@ from torch.nn import functional as F
 
 import spiritlevel as sl
 from spiritlevel.engine.plan import make_plan
-from spiritlevel.engine.weight_space import groups, product_check, product_methods, trust
+from spiritlevel.engine.weight_space import (
+    groups,
+    product_check,
+    product_methods,
+    trusted_derivatives,
+)
 from spiritlevel.engine.weight_space.chunk_products import product_of_hessian
 from spiritlevel.engine.weight_space.products import Products
 from spiritlevel.model.surface import Surface
@@ -83,7 +88,7 @@ def test_the_peak_counts_what_is_held_and_not_what_is_gone():
 )
 def test_four_vectors_as_large_as_the_weights_are_held(kind, chunk, monkeypatch):
     if kind == "its own type":
-        monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)  # as for a very large model
+        monkeypatch.setattr(trusted_derivatives, "MOST_PARAMETERS", 0)  # as for a very large model
     model = network()
     if kind == "wide in its own":
         model.double()
@@ -101,21 +106,26 @@ def test_a_product_holds_the_gradient_or_its_direction_and_the_value():
     surface = Surface(model, data())
     with surface.preserved(), Peak() as peak:
         product_of_hessian(
-            surface, surface.first_samples(1), trust.BatchLocation(0), lambda _, p: p.clone()
+            surface,
+            surface.first_samples(1),
+            trusted_derivatives.BatchLocation(0),
+            lambda _, p: p.clone(),
         )
     assert peak.most < 2.0 * bytes_of(model), peak.most / bytes_of(model)
 
 
 def test_without_products_two_such_vectors_are_held(monkeypatch):
-    monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)
+    monkeypatch.setattr(trusted_derivatives, "MOST_PARAMETERS", 0)
     model = network()
     surface = Surface(model, data())
 
     def look():
-        trust.check_gradient(surface, surface.first_samples(3), trust.BatchLocation(0))
+        trusted_derivatives.check_gradient(
+            surface, surface.first_samples(3), trusted_derivatives.BatchLocation(0)
+        )
 
     with surface.preserved(), Peak() as peak:
-        trust.beside_the_parameters(surface, 0, look)
+        trusted_derivatives.beside_the_parameters(surface, 0, look)
     assert peak.most < 2.4 * bytes_of(model), peak.most / bytes_of(model)
 
 
@@ -126,10 +136,11 @@ def test_no_more_samples_run_together_than_in_the_products(chunk, together):
     seen = []
     surface = Surface(model, data(width=20))
     with surface.preserved():
-        surface.first_samples(trust.SAMPLES)
+        surface.first_samples(trusted_derivatives.SAMPLES)
         model.register_forward_hook(lambda m, args, out: seen.append(len(out)))
         product_methods._find_method(
-            surface, min(trust.SAMPLES, trust.samples_at_once(surface, chunk))
+            surface,
+            min(trusted_derivatives.SAMPLES, trusted_derivatives.samples_at_once(surface, chunk)),
         )
     assert max(seen) == together
 
@@ -160,7 +171,7 @@ class Planted(nn.Module):
 
 @pytest.mark.parametrize("layers", [1, pytest.param(4, marks=AT_NIGHT)])
 def test_a_large_model_is_looked_at_group_by_group(layers, monkeypatch):
-    monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)
+    monkeypatch.setattr(trusted_derivatives, "MOST_PARAMETERS", 0)
     monkeypatch.setattr(groups, "MOST", layers * (WIDTH * WIDTH + WIDTH))
     monkeypatch.setattr(product_check, "PIECE", 4000)  # a part of a parameter, as of a large one
     model = network()
@@ -197,7 +208,7 @@ def test_a_wrong_gradient_is_found_in_every_group(wrong, monkeypatch):
 
 def test_preflight_knows_of_groups(monkeypatch):
     asked = {"measures": "relative.kappa", "memory": 1 << 20}
-    monkeypatch.setattr(trust, "MOST_PARAMETERS", 0)
+    monkeypatch.setattr(trusted_derivatives, "MOST_PARAMETERS", 0)
     whole = sl.preflight(network(), data(), **asked).look_memory
     monkeypatch.setattr(groups, "MOST", 2 * (WIDTH * WIDTH + WIDTH))
     assert sl.preflight(network(), data(), **asked).look_memory < 0.4 * whole

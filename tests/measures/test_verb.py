@@ -15,7 +15,7 @@ import spiritlevel as sl
 from spiritlevel.measures import setup as setups
 from spiritlevel.measures.setup import AllShared, OnLayers, Setup
 from spiritlevel.measures.verb import verb
-from spiritlevel.model.arguments import Check
+from spiritlevel.model.arguments import ArgumentCheck
 from spiritlevel.need import is_whole
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ NAMES = [each.__name__ for each in VERBS]
 KINDS = [kind for kind in vars(setups).values() if typing.is_typeddict(kind)]
 
 
-@verb(num=Check(is_whole, "a whole number"))
+@verb(num=ArgumentCheck(is_whole, "a whole number"))
 def doubled(setup: Setup, model, data, *, num: int = 1, **shared: Unpack[OnLayers]) -> int:
     """Twice the number."""
     return 2 * num + setup.seed

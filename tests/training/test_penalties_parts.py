@@ -10,8 +10,8 @@ from torch import nn
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import thrice_differentiable, trace_squared_of
+from spiritlevel.training.penalties.penalty import StepSchedule
 from spiritlevel.training.penalties.random_signs import draw_signs
-from spiritlevel.training.penalties.step_schedule import StepSchedule
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

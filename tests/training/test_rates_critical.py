@@ -9,7 +9,7 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.measures.setup import Setup
 from spiritlevel.training import FlatnessMonitor
-from spiritlevel.training.rates.critical import LONGEST, _search, critical_step
+from spiritlevel.training.learning_rate.critical_step import LONGEST, _search, critical_step
 from training.rates_problem import Halves, make_step, quadratic
 
 NAME = "rate.critical_sharpness"

@@ -18,7 +18,7 @@ from torch.func import functional_call, jacrev, vmap
 
 from spiritlevel.engine.certificate import Certificate
 from spiritlevel.engine.data_pass import Needs, PassResult
-from spiritlevel.engine.fit import Fit
+from spiritlevel.engine.loss_and_accuracy import LossAndAccuracy
 from spiritlevel.engine.moments import Moments
 from spiritlevel.engine.plan import Plan
 from spiritlevel.engine.precision import Precision
@@ -169,7 +169,7 @@ class DenseProblem:
             num_samples=len(self.x),
             total_weight=float(len(self.x)),
             cost=Cost(),
-            fit=Fit(self.surface.loss, self.surface.device),
+            fit=LossAndAccuracy(self.surface.loss, self.surface.device),
             sweep=sums,
             head=empty,
             softmax=empty,

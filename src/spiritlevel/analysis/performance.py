@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..engine.fit import Fit
+from ..engine.loss_and_accuracy import LossAndAccuracy
 from ..measures.setup import Setup
 from ..measures.verb import measuring
 from ..model.batches import num_samples
@@ -38,7 +38,10 @@ def performance(setup: Setup, model: nn.Module, data: Iterable[Any]) -> Performa
     """
     with setup.whole().opened(model, data) as workspace, torch.no_grad():
         surface = workspace.surface
-        fit, count = Fit(surface.loss, surface.device), torch.zeros((), dtype=torch.int64)
+        fit, count = (
+            LossAndAccuracy(surface.loss, surface.device),
+            torch.zeros((), dtype=torch.int64),
+        )
         size = workspace.plan.footprint.chunk(workspace.memory, sweep=False)
         for where, batch in surface.chunks(size):
             fit.add(*surface.outputs(batch, where=where))

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..engine.weight_space.chunk_products import Operator
 from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
 from ..engine.weight_space.lanczos import Which
 from ..engine.weight_space.lanczos_room import check_room
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError, brief
+from ..errors import SpiritlevelError
 from ..measures.setup import OnLayers, Setup
 from ..measures.verb import verb
-from ..model.arguments import CHECKED_LATER, Check, is_text
+from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.surroundings import call_settings
-from ..need import is_number, is_whole, or_none
+from ..need import is_number, is_whole, need, one_of, or_none, whole
 from ..notebooks import Shown
 from ..reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_settings
 from ..records import Cost
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 Matrix = Literal["hessian", "ggn"]
 SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
-WHOLE = Check(is_whole, "a whole number below 2**63")
-MATRIX = Check(is_text, "'hessian' or 'ggn'")
+WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
+MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
 
 
@@ -103,10 +102,10 @@ class Spectrum(Saved):
 
 @verb(
     num=WHOLE,
-    which=Check(is_text, "'largest', 'smallest' or 'both'"),
+    which=ArgumentCheck(is_text, "'largest', 'smallest' or 'both'"),
     matrix=MATRIX,
     start=CHECKED_LATER._replace(alike=False),
-    residual_rtol=Check(or_none(is_number), "a number, or None"),
+    residual_rtol=ArgumentCheck(or_none(is_number), "a number, or None"),
 )
 def eigenvalues(
     setup: Setup,
@@ -148,7 +147,7 @@ def eigenvalues(
             f"eigenvalue takes products. Got num={num!r} and max_passes={max_passes!r}. "
             "Ask for fewer eigenvalues or more passes."
         )
-    _check_matrix(matrix)
+    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
     with setup.opened(model, data) as workspace:
         space = ParameterSpace(workspace.surface)
         check_room(space, num, workspace.vector_memory)
@@ -192,12 +191,9 @@ def density(
     `SpectralDensity.moment(1)` an estimate of Tr H / n with its error. To draw it, use
     `spiritlevel.pages.figures.density`.
     """
-    if not 1 <= num_vectors <= MOST_VECTORS:
-        raise SpiritlevelError(
-            f"The 'num_vectors' argument of density must be from 1 to {MOST_VECTORS:,}. "
-            f"Got {brief(num_vectors)}. The default is 8."
-        )
-    _check_matrix(matrix)
+    fits, wanted = whole(least=1, most=MOST_VECTORS), f"from 1 to {MOST_VECTORS:,}"
+    need("num_vectors", num_vectors, fits, wanted, "The default is 8.", of="density")
+    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
     with setup.opened(model, data) as workspace:
         return density_of(
             workspace.products,
@@ -206,14 +202,6 @@ def density(
             num_vectors=num_vectors,
             steps=steps,
             seed=setup.seed,
-        )
-
-
-def _check_matrix(matrix: Operator) -> None:
-    if matrix not in get_args(Matrix):
-        raise SpiritlevelError(
-            f"The 'matrix' argument must be one of {', '.join(get_args(Matrix))}. Got "
-            f"{brief(matrix)}."
         )
 
 

@@ -15,7 +15,7 @@ from .sample_memory import graphs_fit
 from .sample_probes import SampleProbes
 from .second_look import NEIGHBOURS
 from .sweep.sums import RowKind
-from .weight_space import product_check, trust
+from .weight_space import product_check, trusted_derivatives
 from .weight_space.groups import groups
 from .weight_space.lanczos_room import full_bytes, least_bytes
 from .weight_space.parameter_space import ParameterSpace
@@ -88,7 +88,7 @@ def _by_sample_probes(workspace: Workspace, measures: Mapping[str, Needs]) -> se
         if needs.sweep:
             kinds.add("kappa" if needs.kappa else "rho" if needs.rho else "trace")
     surface = workspace.surface
-    matrices = [surface.weight_of(row) for row in surface.matrices]
+    matrices = [surface.layers.weight_of(row) for row in surface.matrices]
     applies = {
         kind: not SampleProbes.unknown_uses(
             workspace.plan, surface.parameters if kind == "trace" else matrices
@@ -133,7 +133,7 @@ def _look_memory(workspace: Workspace, *, chunk: int, products: bool) -> int:
     whatever `memory` allows a chunk of samples.
     """
     surface, saved = workspace.surface, workspace.plan.footprint.saved
-    widened = trust.is_widened(surface) and surface.dtype != torch.float64
+    widened = trusted_derivatives.is_widened(surface) and surface.dtype != torch.float64
     measured = {id(p) for p in surface.parameters.values()}
     sizes = {
         id(p): p.numel() * torch.float64.itemsize if widened else p.nbytes
@@ -148,7 +148,7 @@ def _look_memory(workspace: Workspace, *, chunk: int, products: bool) -> int:
     vectors = product_check.VECTORS if products else GRADIENT_VECTORS
     most = NEIGHBOURS
     if products:
-        chunk, most = workspace.product_chunk, trust.SAMPLES
+        chunk, most = workspace.product_chunk, trusted_derivatives.SAMPLES
         saved = workspace.plan.footprint.graph
-    samples = min(most, trust.samples_at_once(surface, chunk))
+    samples = min(most, trusted_derivatives.samples_at_once(surface, chunk))
     return vectors * weights + largest + held + samples * saved * (2 if widened else 1)

@@ -54,7 +54,7 @@ def watching(surface: Surface, rectified: Note, entered: Note) -> Iterator[None]
     """Report every rectifier's output and every weight layer's input during the block."""
     paths: list[str] = []  # of the modules whose forward is running
     calls: dict[tuple[str, str], int] = {}
-    layers = surface.matrix_rules
+    layers = surface.layers.matrix_rules
 
     def count(kind: str, path: str) -> int:
         calls[kind, path] = calls.get((kind, path), 0) + 1

@@ -95,7 +95,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
     key = ("plan", surface.dtype, shape_of_graph(outputs, names), form, kappa, memories)
     try:
         _check_trainable(outputs)
-        if (known := surface.known.get(key)) is not None:
+        if (known := surface.findings.get(key)) is not None:
             complete_uses(surface, recorded, outputs)
             heads = find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets))
             return dataclasses.replace(known, heads=heads)
@@ -157,7 +157,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Pl
             probe_footprint=footprint_of(1),
         )
         if not checked.unseen:  # a later call may see more
-            surface.known.put(key, dataclasses.replace(plan, heads={}))
+            surface.findings.put(key, dataclasses.replace(plan, heads={}))
         return plan
     finally:
         recorded.close()
@@ -179,7 +179,7 @@ def _first_run(
 def _recorded(
     surface: Surface, batch: Any, num_samples: int
 ) -> tuple[LayerUses, Tensor, Tensor, dict[int, int]]:
-    modules = {name: surface.module(name) for name in surface.rules}
+    modules = {name: surface.layers.module(name) for name in surface.layers.rules}
     saving, sizes = saved_bytes()
     with (
         torch.enable_grad(),

@@ -41,7 +41,9 @@ class RecordedRuns:
         self.workspace, self.surface, self.names = workspace, workspace.surface, names
         self._places = SamplePlaces(workspace, names, together=together)
         # all layers: the runs of every kind of rows then do the same, and are tested once
-        self._modules = {layer: self.surface.module(layer) for layer in self.surface.rules}
+        self._modules = {
+            layer: self.surface.layers.module(layer) for layer in self.surface.layers.rules
+        }
 
     @contextlib.contextmanager
     def run(
@@ -54,7 +56,7 @@ class RecordedRuns:
         surface = self.surface
         count = _batches.num_samples(batch) if self.workspace.plan.repeats else 1
         recording = recording_uses(self._modules, live=True, num_samples=count)
-        with torch.enable_grad(), recording as recorded, surface.fast():
+        with torch.enable_grad(), recording as recorded, surface.numbers.fast():
             outputs, targets = surface.outputs(batch, where=where)
         try:
             with torch.enable_grad():

@@ -309,8 +309,8 @@ def _is_own_use(surface: Surface, use: LayerUse, key: str, name: str) -> bool:
     Not a part of it, not in another module than its first owner, not as another kind of matrix.
     """
     if not use.is_operation:
-        return surface.layer_of(name) == use.layer
-    matrix, operand = surface.matrices.get(surface.row_of(name)), use.operands[key]
+        return surface.layers.of(name) == use.layer
+    matrix, operand = surface.matrices.get(surface.layers.row_of(name)), use.operands[key]
     if matrix is None:
         return operand.is_whole
     same = type(matrix.rule) is type(use.rule) and matrix.shape == operand.view.shape

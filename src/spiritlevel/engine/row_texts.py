@@ -56,7 +56,7 @@ def ggn_text(rows: RowEstimator, uncertified: Sequence[str]) -> str:
 
 def tied_text(rows: RowEstimator, factors: Factors) -> str:
     """That a weight has two names."""
-    tied = rows.workspace.surface.tied
+    tied = rows.workspace.surface.layers.tied
     names = [rows.parameters[row] for row in factors if rows.parameters[row] in tied]
     if not names:
         return ""

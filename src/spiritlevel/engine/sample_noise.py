@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..math.signs import random_signs
-from ..model.layers.noise import ColumnNoise, Noise
+from ..model.layers.output_changes import ColumnNoise, RankOneNoise
 from ..model.surface import Surface
 from .sweep.sums import RowKind
 
@@ -24,7 +24,7 @@ class SampleNoise:
         self.surface, self.kind, self.names, self.seed = surface, kind, list(names), seed
         self._matrices = {matrix.name: matrix for matrix in surface.matrices.values()}
 
-    def of(self, samples: Tensor, stream: int) -> dict[str, Noise | ColumnNoise]:
+    def of(self, samples: Tensor, stream: int) -> dict[str, RankOneNoise | ColumnNoise]:
         """ξ of every parameter for every sample: r ⊗ q for matrices, full for all others.
 
         For ρ each column of a matrix has a sign.
@@ -34,7 +34,7 @@ class SampleNoise:
         sizes = {name: self.signs_of(name) for name in self.names}
         count = sum(sum(pair) for pair in sizes.values())
         signs = random_signs(self.seed, _STREAM + stream, samples, count, self.surface.dtype)
-        noise: dict[str, Noise | ColumnNoise] = {}
+        noise: dict[str, RankOneNoise | ColumnNoise] = {}
         start = 0
         for name, (first, second) in sizes.items():
             along, across = signs[:, start : start + first + second].split([first, second], dim=1)
@@ -46,7 +46,7 @@ class SampleNoise:
             elif self.kind == "kappa":
                 noise[name] = self._relative(name, along, across)
             else:
-                noise[name] = Noise(along, across if second else None)
+                noise[name] = RankOneNoise(along, across if second else None)
         return noise
 
     def signs_of(self, name: str) -> tuple[int, int]:
@@ -65,9 +65,13 @@ class SampleNoise:
         matrix = self._matrices[name]
         return matrix.of(matrix.parameter.detach())
 
-    def _relative(self, name: str, p: Tensor, q: Tensor) -> Noise:
+    def _relative(self, name: str, p: Tensor, q: Tensor) -> RankOneNoise:
         """(W p) ⊗ q: its columns have the covariance W Wᵀ, group by group."""
         matrix = self._matrix(name)  # (groups, out, in)
         p = p.unflatten(1, (matrix.shape[0], -1))
         lifted = torch.einsum("goi,ngi->ngo", matrix, p).flatten(1)
-        return Noise(lifted, q) if self._matrices[name].rule.rows_first else Noise(q, lifted)
+        return (
+            RankOneNoise(lifted, q)
+            if self._matrices[name].rule.rows_first
+            else RankOneNoise(q, lifted)
+        )

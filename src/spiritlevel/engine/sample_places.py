@@ -18,7 +18,7 @@ from ..model.layers.grouped import GroupedRule
 from ..model.layers.patches import ConvTransposeRule
 from .routes import Routing, find_routing, hidden_parameters
 from .rule_check import check_rules
-from .weight_space.trust import refuse_hidden_uses
+from .weight_space.trusted_derivatives import refuse_hidden_uses
 
 if TYPE_CHECKING:
     from .workspace import Workspace

@@ -29,7 +29,12 @@ from ..model.arithmetic import full_precision
 from ..model.batches import BatchLocation
 from ..model.layer_hooks import LayerUse
 from ..model.layers import Layout
-from ..model.layers.noise import ColumnNoise, Noise, direction_at_output, scaled_columns
+from ..model.layers.output_changes import (
+    ColumnNoise,
+    RankOneNoise,
+    direction_at_output,
+    scaled_columns,
+)
 from ..model.model_state import twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
@@ -40,7 +45,7 @@ from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
 from .sweep.sums import FEW, Factors, RowKind, cautious
-from .weight_space import trust
+from .weight_space import trusted_derivatives
 from .weight_space.chunk_products import Operator
 from .weight_space.product_methods import choose_method
 from .weight_space.products import SMALL
@@ -99,7 +104,7 @@ class SampleProbes:
         if odd := self.unknown_uses(self.plan, self.row_of):
             raise NotApplicable(f"the uses of {odd[0]!r} are not known")
         if _METHOD not in workspace.cache:  # the same for all kinds: it takes a run of the model
-            at_once = trust.samples_at_once(self.surface, workspace.product_chunk)
+            at_once = trusted_derivatives.samples_at_once(self.surface, workspace.product_chunk)
             workspace.cache[_METHOD] = choose_method(self.surface, at_once)
         if workspace.cache[_METHOD] != "reverse":
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
@@ -250,7 +255,7 @@ class SampleProbes:
                 samples = self._numbers.of(where, 1) + index.to(surface.device)
             found = {}
             for operator in operators:
-                with surface.fast():
+                with surface.numbers.fast():
                     gradients = self._gradients(operator, total, wide, places)
                     found[operator] = [
                         self._values(gradients, places, samples, stream, len(outputs))
@@ -337,7 +342,7 @@ class SampleProbes:
         self,
         places: list[tuple[LayerUse, Layout]],
         images: Sequence[Tensor | None],
-        noise: Mapping[str, Noise | ColumnNoise],
+        noise: Mapping[str, RankOneNoise | ColumnNoise],
         values: Tensor,
     ) -> _Values:
         """ρ(j) of every neuron: v is linear in its sign, whose part of ⟨v, u⟩ is the neuron's."""

@@ -22,7 +22,7 @@ from ..math.curvature import SignedColumn, scaled_to_one
 from ..model.batches import BatchLocation
 from ..model.surface import Surface
 from ..records import Cost
-from .weight_space import trust
+from .weight_space import trusted_derivatives
 
 if TYPE_CHECKING:
     from .sweep.backward import Sweep
@@ -52,15 +52,17 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
     No more samples run together than in the sweep, whose chunk is given.
     """
     surface = sweep.surface
-    at_once = trust.samples_at_once(surface, chunk)
+    at_once = trusted_derivatives.samples_at_once(surface, chunk)
     key = ("confirmed", surface.dtype, sweep.exact, sweep.kinds, frozenset(sweep.seen))
-    if key in surface.known:
+    if key in surface.findings:
         return {}
     certified = [name for name in surface.parameters if name not in sweep.bends]
     doubts: dict[str, str] = {}
 
     def by_differences(witness: Witness, seed: int) -> dict[str, str]:
-        trust.check_gradient(surface, witness.neighbours, witness.where, seed, at_once)
+        trusted_derivatives.check_gradient(
+            surface, witness.neighbours, witness.where, seed, at_once
+        )
         if not sweep.exact or not certified or surface.dtype != torch.float64:
             return {}  # nothing is exact, or float32 is too coarse for differences of gradients
         held = [name for name in certified if name in surface.parameters]
@@ -70,13 +72,13 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
     with surface.processes.together():
         for number, witness in enumerate(sweep.witnesses):
             look = functools.partial(by_differences, witness, seed + number)
-            doubts |= trust.beside_the_parameters(surface, seed + number, look)
+            doubts |= trusted_derivatives.beside_the_parameters(surface, seed + number, look)
             if sweep.exact:
                 doubts |= _alone(sweep, witness)
     for others in surface.processes.gather(doubts):
         doubts = others | doubts
     if not doubts and sweep.witnesses:
-        surface.known.put(key, True)
+        surface.findings.put(key, True)
     return doubts
 
 
@@ -112,7 +114,7 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
         for row, value in rows.items():
             alone, size = sums.get((kind, row), 0.0), sizes.get((kind, row), 0.0)
             if abs(alone - value) > tolerance * max(size, abs(value)) + floor:
-                doubts[row if kind == "trace" else surface.weight_of(row)] = (
+                doubts[row if kind == "trace" else surface.layers.weight_of(row)] = (
                     f"a sample of batch {witness.where.batch} has {value:.4g} within its batch and "
                     f"{alone:.4g} alone"
                 )
@@ -141,7 +143,7 @@ def _of_weight(
     sweep: Sweep, name: str, gradient: Tensor, witness: Witness
 ) -> dict[tuple[str, str], Tensor]:
     """‖WᵀG‖² and Σ_j (w_j·G_j)² for the weight of a layer, where they were measured."""
-    row = sweep.surface.row_of(name)
+    row = sweep.surface.layers.row_of(name)
     squares: dict[tuple[str, str], Tensor] = {}
     measured = {"kappa", "rho"} & witness.rows.keys()
     if measured and row in sweep.measured:
@@ -166,9 +168,9 @@ def _quadratic_forms(
     with torch.enable_grad():
         outputs, targets = surface.outputs(sample, where=witness.where)
     parameters = [surface.parameters[name] for name in names]
-    fixed = trust.padding_rows(surface)
+    fixed = trusted_derivatives.padding_rows(surface)
     along = [
-        trust.direction(surface.parameters[name].detach(), generator, fixed.get(name))
+        trusted_derivatives.direction(surface.parameters[name].detach(), generator, fixed.get(name))
         for name in names
     ]
     forms = [0.0] * len(names)
@@ -179,7 +181,7 @@ def _quadratic_forms(
     doubts = {}
     for name, v, form in zip(names, along, forms, strict=True):
         slopes = _slopes(surface, sample, witness.where, name, v)
-        if (truth := trust.stable_difference(slopes)) is None:
+        if (truth := trusted_derivatives.stable_difference(slopes)) is None:
             continue  # a kink is too close, or the differences drown in rounding
         if abs(truth - form) > 1e-2 * max(abs(truth), abs(form)):
             doubts[name] = (
@@ -191,7 +193,7 @@ def _quadratic_forms(
 
 def _slopes(
     surface: Surface, sample: Any, where: BatchLocation, name: str, along: Tensor
-) -> Iterator[trust.Slopes]:
+) -> Iterator[trusted_derivatives.Slopes]:
     """⟨∇L, v⟩ ahead and behind, for several steps."""
     start = surface.parameters[name].detach()
 
@@ -206,9 +208,9 @@ def _slopes(
         value = 0.0 if gradient is None else float((gradient * along).sum())
         return value, outputs.detach()
 
-    eps = trust.precision(surface)
-    for step in trust.STEPS:
+    eps = trusted_derivatives.precision(surface)
+    for step in trusted_derivatives.STEPS:
         (ahead, further), (behind, back) = slope(step), slope(-step)
         moved_by = float((further - back).abs().sum()) / (2 * step)
         unit = 100 * eps * (1.0 + float(back.abs().max()))
-        yield trust.Slopes(step, ahead, behind, rounding=unit * moved_by)
+        yield trusted_derivatives.Slopes(step, ahead, behind, rounding=unit * moved_by)

@@ -23,10 +23,10 @@ def name_uses(surface: Surface, uses: Sequence[LayerUse]) -> None:
     for use in uses:
         if use.is_operation:
             continue
-        use.rule = surface.rules[use.layer]
+        use.rule = surface.layers.rules[use.layer]
         use.names = {
             key: name
-            for key, name in surface.measured_names(use.layer).items()
+            for key, name in surface.layers.measured_names(use.layer).items()
             if id(surface.parameters[name]) in use.parameters  # not replaced during the call
         }
 
@@ -48,7 +48,7 @@ def complete_uses(surface: Surface, recorded: LayerUses, outputs: Tensor) -> Non
         use.names = {k: name for k, name in use.names.items() if name not in operations.explained}
     for operation in operations.found:
         first = operation.operands.get("weight") or operation.operands["bias"]
-        recorded.add(surface.row_of(first.name), operation)
+        recorded.add(surface.layers.row_of(first.name), operation)
 
 
 def calls_by_parameter(uses: Sequence[LayerUse]) -> dict[str, int]:

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Sequence
 from ..engine.data_pass import Needs
 from ..engine.workspace import Workspace
 from ..errors import NotApplicable, SpiritlevelError
-from ..model.arguments import Check, are_texts
+from ..model.arguments import ArgumentCheck, are_texts
 from ..need import or_none
 from .layer_weights import layer_weights, left_out_weights, measured_weights
 from .registry import Card, Measured, get, names
 from .requirements import head as requires_head
 
-MEASURES = Check(or_none(are_texts), "a text, a list of texts, or None")  # the verbs' argument
+MEASURES = ArgumentCheck(
+    or_none(are_texts), "a text, a list of texts, or None"
+)  # the verbs' argument
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,5 +117,5 @@ def _completed(card: Card, measured: Measured, workspace: Workspace) -> Measured
             continue
         weights = list(weights_of(workspace, card.name).values())
         measured = measured.covering(weights, left_out_weights(workspace, weights))
-    rounded_to = workspace.surface.rounded_to
+    rounded_to = workspace.surface.numbers.rounded_to
     return measured if rounded_to is None else measured.rounded(rounded_to)

@@ -20,15 +20,16 @@ def measured_weights(workspace: Workspace, measure: str) -> dict[str, str]:
 def layer_weights(workspace: Workspace, measure: str) -> dict[str, str]:
     """The weights of layers of a known kind, whose inputs and outputs can be seen; at least one."""
     surface = workspace.surface
-    weights = {layer: surface.matrices[layer].name for layer in surface.matrix_rules}
+    weights = {layer: surface.matrices[layer].name for layer in surface.layers.matrix_rules}
     return _at_least_one(workspace, measure, weights)
 
 
 def _at_least_one(workspace: Workspace, measure: str, weights: dict[str, str]) -> dict[str, str]:
     if not weights:
+        chosen = ", ".join(workspace.surface.layers.owned())
         raise SpiritlevelError(
             f"The measure {measure!r} needs a trainable linear, convolutional or embedding layer "
-            f"among the chosen layers. Got {', '.join(workspace.surface.layers())}. Choose other "
+            f"among the chosen layers. Got {chosen}. Choose other "
             "'layers', or measure curvature.trace, which holds for any parameter."
         )
     return weights

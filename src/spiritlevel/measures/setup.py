@@ -14,27 +14,26 @@ from ..engine.options import Options, as_options
 from ..engine.plan import make_head_plan
 from ..engine.precision import Method, Precision
 from ..engine.workspace import Workspace
-from ..errors import SpiritlevelError, brief
-from ..model.arguments import CHECKED_LATER, Check, is_text
+from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.arguments import CHECKS as CHECKS_OF_MODEL
 from ..model.arithmetic import Arithmetic, full_precision
 from ..model.batches import Forward
 from ..model.distributed import Processes
 from ..model.model_state import check_model
 from ..model.surface import Surface
-from ..need import is_number, is_whole, or_none
+from ..need import is_number, is_whole, need, number, or_none
 from ..records import Progress
 
 Loss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor]
 Keywords = TypeVar("Keywords")
 
-CHECKS: dict[str, Check] = {
+CHECKS: dict[str, ArgumentCheck] = {
     **CHECKS_OF_MODEL,
-    "head": Check(or_none(is_text), "the path of a layer, or None"),
-    "method": Check(or_none(is_text), "the name of a method, such as 'auto'"),
-    "rtol": Check(is_number, "a number, such as 0.05"),
-    "confidence": Check(is_number, "a number, such as 0.95"),
-    "max_passes": Check(is_whole, "a whole number below 2**63, such as 100"),
+    "head": ArgumentCheck(or_none(is_text), "the path of a layer, or None"),
+    "method": ArgumentCheck(or_none(is_text), "the name of a method, such as 'auto'"),
+    "rtol": ArgumentCheck(is_number, "a number, such as 0.05"),
+    "confidence": ArgumentCheck(is_number, "a number, such as 0.95"),
+    "max_passes": ArgumentCheck(is_whole, "a whole number below 2**63, such as 100"),
     "options": CHECKED_LATER,
 }
 
@@ -113,11 +112,8 @@ class Setup:
         """Refuse values that make no sense."""
         _ = self.precision
         object.__setattr__(self, "options", as_options(self.options))
-        if self.memory is not None and self.memory <= 0:
-            raise SpiritlevelError(
-                "The 'memory' argument must be a positive number of bytes. Got "
-                f"{brief(self.memory)}. Leave it out for 640 MiB, or half the free memory of a GPU."
-            )
+        then = "Leave it out for 640 MiB, or half the free memory of a GPU."
+        need("memory", self.memory, or_none(number(above=0)), "a positive number of bytes", then)
 
     @property
     def precision(self) -> Precision:
@@ -172,7 +168,7 @@ class Setup:
 
     def _head_layer(self, surface: Surface) -> str:
         """What the layers "head" are: the one of this name, or else the head."""
-        if "head" in surface.layers():
+        if "head" in surface.layers.owned():
             return "head"
         with surface.preserved(), full_precision():
             return choose_head(make_head_plan(surface).heads, self.head).layer

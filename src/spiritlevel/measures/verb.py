@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from ..model.arguments import Check, check_arguments
+from ..model.arguments import ArgumentCheck, check_arguments
 from ..model.surroundings import surrounded
 from . import setup as shared_arguments
 from .setup import CHECKS, Setup
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 def verb(
-    **checks: Check,
+    **checks: ArgumentCheck,
 ) -> Callable[[Callable[Concatenate[Setup, Arguments], Result]], Callable[Arguments, Result]]:
     """Decorate `body(setup, model, data, *, its own, **shared: Unpack[OnLayers])`.
 

@@ -16,7 +16,7 @@ from torch import nn
 from ..need import Test, is_number, need, or_none
 
 
-class Check(NamedTuple):
+class ArgumentCheck(NamedTuple):
     """What an argument must be, at the door of a verb."""
 
     fits: Test
@@ -29,7 +29,9 @@ def check_network(verb: str, model: Any) -> None:
     check_arguments(verb, {"model": model}, CHECKS)
 
 
-def check_arguments(verb: str, arguments: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
+def check_arguments(
+    verb: str, arguments: Mapping[str, Any], checks: Mapping[str, ArgumentCheck]
+) -> None:
     """Refuse the first argument that its check does not let pass."""
     for name, value in arguments.items():
         need(name, value, checks[name].fits, checks[name].wanted, of=verb, typed=True)
@@ -96,28 +98,30 @@ def is_flag(value: Any) -> bool:
 
 
 _FUNCTION = or_none(callable)
-CHECKED_LATER = Check(lambda value: True, "")  # where it is used, which has its own words
+CHECKED_LATER = ArgumentCheck(lambda value: True, "")  # where it is used, which has its own words
 CHECKS = {
-    "model": Check(
+    "model": ArgumentCheck(
         _is_network, "a torch.nn.Module whose weights are in memory, not on 'meta'", alike=False
     ),
-    "models": Check(
+    "models": ArgumentCheck(
         _are_networks, "a dict of names and torch.nn.Modules, as in {'sgd': net, ...}", alike=False
     ),
-    "data": Check(
+    "data": ArgumentCheck(
         _may_be_data, "a loader, a list of batches, or a pair of tensors (x, y)", alike=False
     ),
-    "loss": Check(_is_loss, "'cross_entropy', 'mse', 'bce', or a function of outputs and targets"),
-    "layers": Check(
+    "loss": ArgumentCheck(
+        _is_loss, "'cross_entropy', 'mse', 'bce', or a function of outputs and targets"
+    ),
+    "layers": ArgumentCheck(
         or_none(lambda value: are_texts(value) and len(value) > 0),
         "the path or pattern of a layer, a list of at least one of them, or None",
     ),
-    "forward": Check(_FUNCTION, "a function, or None"),
-    "progress": Check(_FUNCTION, "a function, or None", alike=False),
-    "memory": Check(
+    "forward": ArgumentCheck(_FUNCTION, "a function, or None"),
+    "progress": ArgumentCheck(_FUNCTION, "a function, or None", alike=False),
+    "memory": ArgumentCheck(
         or_none(_are_bytes), "a whole number of bytes below 2**63, or None", alike=False
     ),
-    "arithmetic": Check(is_text, "'full', 'tf32' or 'bf16'"),
-    "seed": Check(_is_seed, "a whole number of Python that fits into 64 bits"),
-    "distributed": Check(is_flag, "True or False"),
+    "arithmetic": ArgumentCheck(is_text, "'full', 'tf32' or 'bf16'"),
+    "seed": ArgumentCheck(_is_seed, "a whole number of Python that fits into 64 bits"),
+    "distributed": ArgumentCheck(is_flag, "True or False"),
 }

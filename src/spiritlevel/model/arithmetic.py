@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ..errors import SpiritlevelError, brief
+from ..errors import SpiritlevelError
+from ..need import need, one_of
 from .exclusive import process_state
 
 Arithmetic = Literal["full", "tf32", "bf16"]
@@ -22,11 +23,9 @@ Arithmetic = Literal["full", "tf32", "bf16"]
 
 def check_arithmetic(arithmetic: str, device: torch.device) -> None:
     """Raise SpiritlevelError for an arithmetic that does not exist there."""
-    if arithmetic not in get_args(Arithmetic):
-        raise SpiritlevelError(
-            f"The 'arithmetic' argument must be one of {', '.join(get_args(Arithmetic))}. "
-            f"Got {brief(arithmetic)}. 'full' computes in the model's own precision."
-        )
+    known = get_args(Arithmetic)
+    then = "'full' computes in the model's own precision."
+    need("arithmetic", arithmetic, one_of(known), f"one of {', '.join(known)}", then)
     if arithmetic == "tf32" and device.type != "cuda":
         raise SpiritlevelError(
             "The 'arithmetic' argument 'tf32' needs an NVIDIA GPU, where it is the tensor cores' "

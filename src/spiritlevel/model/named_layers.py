@@ -10,19 +10,20 @@ from .layers import AbstractMatrixRule, AbstractRule, rule_for
 from .model_state import ROOT
 
 
-class NamedLayers:
+class Layers:
     """The layers of a model; a layer is a module with parameters of its own, named by its path."""
 
-    model: nn.Module
-    parameters: dict[str, nn.Parameter]  # those that are measured, by name
+    def __init__(self, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+        """`parameters` are those that are measured, by name."""
+        self.model, self.parameters = model, parameters
 
-    def layer_of(self, parameter: str) -> str:
+    def of(self, parameter: str) -> str:
         """The path of the module that owns a parameter."""
         return parameter.rpartition(".")[0] or ROOT
 
     def row_of(self, parameter: str) -> str:
         """What the values of a matrix are listed under: its layer, or the parameter's own name."""
-        return self.layer_of(parameter) if parameter.rpartition(".")[2] == "weight" else parameter
+        return self.of(parameter) if parameter.rpartition(".")[2] == "weight" else parameter
 
     def weight_of(self, row: str) -> str:
         """The parameter behind such a name: the weight of a layer, or the parameter itself."""
@@ -59,7 +60,7 @@ class NamedLayers:
         """Rules of the layers whose weight is measured and acts as a matrix, in their order."""
         matrix_rules = {}
         for name in self.parameters:
-            layer = self.layer_of(name)
+            layer = self.of(name)
             rule = self.rules.get(layer)
             if name.rpartition(".")[2] == "weight" and isinstance(rule, AbstractMatrixRule):
                 matrix_rules[layer] = rule
@@ -74,9 +75,9 @@ class NamedLayers:
     def _names(self) -> dict[int, str]:
         return {id(p): name for name, p in self.parameters.items()}
 
-    def layers(self) -> dict[str, list[str]]:
+    def owned(self) -> dict[str, list[str]]:
         """Parameter names by layer, in the model's order."""
         by_layer: dict[str, list[str]] = {}
         for name in self.parameters:
-            by_layer.setdefault(self.layer_of(name), []).append(name)
+            by_layer.setdefault(self.of(name), []).append(name)
         return by_layer

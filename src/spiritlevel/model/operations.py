@@ -56,7 +56,7 @@ class Bags:
 
 
 @dataclasses.dataclass(frozen=True)
-class Convolution:
+class PaddedConvolution:
     """The same for a convolution; its input comes padded, or is padded with zeros."""
 
     weight: Tensor
@@ -237,7 +237,7 @@ def _convolution(node: Any, entering: dict[int, Operand]) -> Operation | None:
         return _broadcast(node, None, {"bias": along})
     a = node._saved_input
     rule = ConvTransposeRule() if node._saved_transposed else ConvRule()
-    geometry = Convolution(
+    geometry = PaddedConvolution(
         weight.values,
         in_channels=a.shape[1],
         groups=node._saved_groups,

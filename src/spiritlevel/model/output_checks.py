@@ -1,7 +1,8 @@
-"""Checks of a model's outputs: one row per sample, and only finite numbers."""
+"""Checks of what came out of a model: one row per sample, valid targets, finite numbers."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -12,6 +13,54 @@ from torch import Tensor
 from ..errors import NotFinite, SpiritlevelError
 from . import batches as _batches
 from .batches import BatchLocation
+from .losses import Loss, as_mask
+
+
+class OutputChecks:
+    """The checks of one batch after the other; on a GPU values are looked at one batch later."""
+
+    def __init__(self, loss: Loss) -> None:
+        """`loss` says which targets are valid."""
+        self._loss = loss
+        self._unread: _Unread | None = None
+
+    def counted(
+        self,
+        outputs: Tensor,
+        targets: Any,
+        mask: Tensor | None,
+        finite: Tensor,
+        batch: Any,
+        where: BatchLocation,
+    ) -> Tensor:
+        """The targets, marked where they do not count; `finite` must be finite, as the batch."""
+        check_targets(targets, where)
+        if not targets.is_floating_point():
+            targets = targets.long()  # in eight bits −100 would be another number
+        check_rows(outputs, batch, where)
+        self._loss.check(outputs, targets, where=str(where))
+        invalid, counted = self._loss.invalid(outputs, targets), targets
+        numbers = [finite]
+        if mask is None:
+            numbers += [tensor for tensor in _batches.tensors(batch) if tensor.is_floating_point()]
+        else:  # what a mask hides need not be valid
+            counted = self._loss.apply_mask(targets, mask, where=str(where))
+            shown = as_mask(mask, targets.shape)
+            assert shown is not None  # or `apply_mask` would have refused it
+            invalid = invalid & shown
+        flag = DeferredFlag(any_bad(invalid, numbers))
+        self._unread = _Unread(flag, finite, outputs, counted, batch, where, mask is not None)
+        if outputs.device.type == "cpu":
+            self.read()
+        return counted
+
+    def read(self) -> None:
+        """Raise SpiritlevelError if the values of the last batch cannot be measured."""
+        last, self._unread = self._unread, None
+        if last is not None and last.bad.read():
+            if not last.masked or not bool(torch.isfinite(last.finite).all()):
+                refuse_nonfinite(last.finite, last.batch, last.where)
+            self._loss.refuse_invalid(last.outputs, last.targets, where=str(last.where))
 
 
 def check_rows(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
@@ -84,3 +133,16 @@ class DeferredFlag:
         if self._arrived is not None:
             self._arrived.synchronize()
         return bool(self._flag)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unread:
+    """A batch that went through the model, and the flag about its values."""
+
+    bad: DeferredFlag
+    finite: Tensor
+    outputs: Tensor
+    targets: Tensor
+    batch: Any
+    where: BatchLocation
+    masked: bool

@@ -24,24 +24,24 @@ from .autograd_graph import shape_of_graph
 from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
-from .known import Known, known_about
+from .findings import Findings, findings_about
 from .layer_hooks import recording_calls, returning_zeros
-from .losses import AnyLoss, as_mask
-from .named_layers import NamedLayers
+from .losses import AnyLoss
+from .named_layers import Layers
 from .number_types import NumberTypes
-from .output_checks import DeferredFlag, any_bad, check_rows, check_targets, refuse_nonfinite
+from .output_checks import OutputChecks
 from .parameters import frozen_text, select_parameters
 from .substitution import substituted
 from .surroundings import data_record
-from .weight_matrices import WeightMatrix, find_matrices
-from .widening import choose_width, widened
+from .weight_matrices import MatrixSearch, WeightMatrix
 
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 FIRST_RUN = 2  # of them that show what the model does
+FIRST_SEARCHED, LATER_SEARCHED = 3, 16  # of them that show how parameters are used, at a time
 NOTHING = torch.zeros(())  # in the place of outputs that need not be finite
 
 
-class Surface(NamedLayers, NumberTypes):
+class Surface:
     """The loss of a model on its data, as a function of the trainable parameters."""
 
     def __init__(
@@ -56,12 +56,9 @@ class Surface(NamedLayers, NumberTypes):
         processes: Processes | None = None,
         arithmetic: Arithmetic = "full",
     ) -> None:
-        """`layers` restricts the parameters to modules whose path matches one of the patterns.
-
-        `arithmetic` is that of the blocks within `fast`.
-        """
+        """`layers` restricts the parameters to modules whose path matches one of the patterns."""
         refuse_sharded(model)
-        self._has_hooks = isinstance(model, nn.parallel.DistributedDataParallel)
+        has_hooks = isinstance(model, nn.parallel.DistributedDataParallel)
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
         self._record = data_record(data)
@@ -71,20 +68,21 @@ class Surface(NamedLayers, NumberTypes):
         )
         # Processes do the same work together, and each may know something else.
         joined = processes is not None and processes.size > 1
-        self.known = Known((), ()) if joined else known_about(model, loss, forward)
+        self.findings = Findings((), ()) if joined else findings_about(model, loss, forward)
         self.progress = progress
         self.processes = processes or Processes(join=False)
         self.cost = Cost()
-        self._unchecked: _UncheckedBatch | None = None
+        self._checks = OutputChecks(self.loss)
         self.watched: list[tuple[Tensor, Tensor]] = []  # input and output of the module to watch
         # entered around every plain call of the model, to observe what happens inside
         self.observer: Callable[[], contextlib.AbstractContextManager[object]] = (
             contextlib.nullcontext
         )
         self.parameters = select_parameters(model, layers)
+        self.layers = Layers(model, self.parameters)
         anchor = next(iter(model.parameters()), torch.empty(0))
         self.device = anchor.device
-        self._set_types(anchor.dtype, arithmetic)
+        self.numbers = NumberTypes(model, self.device, arithmetic, has_hooks=has_hooks)
         self._measuring = False
         self._called = False  # whether the model has run
         self._first: Any = None  # the first samples of the data
@@ -111,7 +109,8 @@ class Surface(NamedLayers, NumberTypes):
         with recording_calls(watch) as self.watched, self.observer():
             outputs, targets, mask = self._run(batch, parameters or {})
         finite = NOTHING if may_overflow else outputs.detach()
-        return outputs, self._checked(outputs, targets, mask, finite, batch, where)
+        self.cost += Cost(forwards=len(outputs))
+        return outputs, self._checks.counted(outputs.detach(), targets, mask, finite, batch, where)
 
     def _find_label_shift(self, batch: Any) -> None:
         """Before the first batch: find out how a Hugging Face model reads its labels."""
@@ -131,49 +130,14 @@ class Surface(NamedLayers, NumberTypes):
                 f"{len(calls)} times. Leave head.* out of 'measures', or name another 'head'."
             )
         features = calls[0][0]
-        return features, self._checked(outputs, targets, mask, features, batch, where)
-
-    def _checked(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        mask: Tensor | None,
-        finite: Tensor,
-        batch: Any,
-        where: BatchLocation,
-    ) -> Tensor:
-        """The targets, marked where they do not count; `finite` must be finite, as the batch."""
         self.cost += Cost(forwards=len(outputs))
-        outputs = outputs.detach()
-        check_targets(targets, where)
-        if not targets.is_floating_point():
-            targets = targets.long()  # in eight bits −100 would be another number
-        check_rows(outputs, batch, where)
-        self.loss.check(outputs, targets, where=str(where))
-        invalid, counted = self.loss.invalid(outputs, targets), targets
-        numbers = [finite]
-        if mask is None:
-            numbers += [tensor for tensor in _batches.tensors(batch) if tensor.is_floating_point()]
-        else:  # what a mask hides need not be valid
-            counted = self.loss.apply_mask(targets, mask, where=str(where))
-            shown = as_mask(mask, targets.shape)
-            assert shown is not None  # or `apply_mask` would have refused it
-            invalid = invalid & shown
-        bad = any_bad(invalid, numbers)
-        self._unchecked = _UncheckedBatch(
-            DeferredFlag(bad), finite, outputs, counted, batch, where, mask is not None
+        return features, self._checks.counted(
+            outputs.detach(), targets, mask, features, batch, where
         )
-        if outputs.device.type == "cpu":
-            self.check_last_batch()
-        return counted
 
     def check_last_batch(self) -> None:
         """Raise SpiritlevelError if the values of the last batch cannot be measured."""
-        last, self._unchecked = self._unchecked, None
-        if last is not None and last.bad.read():
-            if not last.masked or not bool(torch.isfinite(last.finite).all()):
-                refuse_nonfinite(last.finite, last.batch, last.where)
-            self.loss.refuse_invalid(last.outputs, last.targets, where=str(last.where))
+        self._checks.read()
 
     @functools.cached_property
     def frozen(self) -> str | None:
@@ -183,7 +147,21 @@ class Surface(NamedLayers, NumberTypes):
     @functools.cached_property
     def matrices(self) -> dict[str, WeightMatrix]:
         """The measured parameters that act as matrices, in their order, by layer or own name."""
-        return find_matrices(self)
+        search = MatrixSearch(self.layers)
+        if search.left:
+            with self.preserved(), self.processes.together():
+                for where, batch in self._first_and_all():
+                    with torch.enable_grad():
+                        outputs, _ = self.outputs(batch, where=where)
+                    if search.ends_with(outputs):
+                        break
+                search.agree(self.processes)
+        return search.found()
+
+    def _first_and_all(self) -> Iterator[tuple[BatchLocation, Any]]:
+        """The first samples, and then all of them in small parts."""
+        yield BatchLocation(0), self.first_samples(FIRST_SEARCHED)
+        yield from self.chunks(LATER_SEARCHED)
 
     def pull(
         self, outputs: Tensor, cotangent: Tensor, inputs: Sequence[Any]
@@ -219,11 +197,22 @@ class Surface(NamedLayers, NumberTypes):
             self.substituting(parameters),
             # looking at every function is slow, and the first call shows what the model calls
             contextlib.nullcontext() if self._called else PlainLookups(),
-            self._calling(),
+            self.numbers.calling(),
         ):
             outputs, targets, *mask = self.forward(self.model, batch)
         self._called = True
         return outputs, targets, mask[0] if mask else None
+
+    def trial(self) -> Callable[[], object]:
+        """Get a sample ready; what this returns runs the model on it, and looks at nothing."""
+        sample = self.first_samples(1)
+        self.cost += Cost(forwards=1)
+        return lambda: self._run(sample, {})
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model's parameters are held in now."""
+        return self.numbers.held_in
 
     # -- the data ----------------------------------------------------------------------------
 
@@ -251,8 +240,8 @@ class Surface(NamedLayers, NumberTypes):
     def _received(self, tensor: Tensor) -> Tensor:
         """A tensor of the data, where the model is and in a number type that it can take."""
         tensor = tensor.to(self.device)
-        if self._wide is not None and tensor.is_floating_point():
-            return tensor.to(self._wide)
+        if self.numbers.wide is not None and tensor.is_floating_point():
+            return tensor.to(self.numbers.wide)
         return tensor
 
     def chunks(self, size: int) -> Iterator[tuple[BatchLocation, Any]]:
@@ -294,11 +283,8 @@ class Surface(NamedLayers, NumberTypes):
         They are repeated if there are fewer of one shape.
         """
         if self._first is None or self._first[0] < count:
-            wide, self._wide = self._wide, None  # kept in their own type, for runs in any other
-            try:
+            with self.numbers.as_given():
                 self._first = count, self._read_first(count)
-            finally:
-                self._wide = wide
         first = self.received(self._first[1])
         index = torch.tensor(_batches.telling_samples(first, count), device=self.device)
         chosen = _batches.take(first, index)
@@ -345,29 +331,14 @@ class Surface(NamedLayers, NumberTypes):
             if not self._measuring:
                 stack.callback(self._stop_measuring)
                 self._measuring = True
-                self._wide, self.rounded_to = choose_width(self.own_dtype, self._half_seen)
-                self.computed_in = self.rounded_to or self.dtype
-                stack.enter_context(widened(self.model, self._wide))
+                stack.enter_context(self.numbers.measuring(self.trial))
             yield
 
     def _stop_measuring(self) -> None:
-        self._measuring, self._wide = False, None
+        self._measuring = False
 
     def _look_up_all(self) -> None:
         """Run the model on all data, for what that does to its embeddings."""
         for where, batch in self.batches():
             self.outputs(batch, where=where)
         self.check_last_batch()
-
-
-@dataclasses.dataclass(frozen=True)
-class _UncheckedBatch:
-    """A batch that went through the model and whose values are not checked yet."""
-
-    bad: DeferredFlag
-    finite: Tensor
-    outputs: Tensor
-    targets: Tensor
-    batch: Any
-    where: BatchLocation
-    masked: bool

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from ..errors import SpiritlevelError
 from .arithmetic import full_precision
 from .bit_hashes import hash_tensor
-from .distributed import Processes, refuse_sharded, unwrapped
+from .distributed import Processes, gathered, refuse_sharded, unwrapped
 from .exclusive import claimed, process_state
 from .fingerprint import DataRecord
 from .host import on_a_device_with_float64
-from .sharding import gathered
 from .weights import fixed_weights
 
 

@@ -10,26 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .batches import BatchLocation
+from .distributed import Processes
 from .layers import AbstractMatrixRule
 from .layers.broadcast import BroadcastRule
 from .layers.embedding import EmbeddingRule
 from .layers.patches import ConvRule, LinearRule, TransposedLinearRule
 from .layers.scale import ScaleRule
+from .named_layers import Layers
 from .operands import Operand
 from .operations import Operation, Product, find_operations
-
-if TYPE_CHECKING:
-    from .surface import Surface
-
-
-FIRST, CHUNK = 3, 16  # samples of the first run, and of later ones
 
 _Acting = tuple[AbstractMatrixRule, Any, torch.Size]  # rule, geometry, and the shape they expect
 
@@ -73,63 +67,70 @@ class TransposedStackedRule(StackedRule):
         return weight.mT
 
 
-def find_matrices(surface: Surface) -> dict[str, WeightMatrix]:
-    """The matrices among the measured parameters, in their order."""
-    parameters = surface.parameters
-    known = {
-        name: (rule, surface.module(layer), parameters[name].shape)
-        for layer, rule in surface.matrix_rules.items()
-        for name in [surface.weight_of(layer)]
-    }
-    others = {
-        name: parameter
-        for name, parameter in parameters.items()
-        if name not in known
-        and sum(size > 1 for size in parameter.shape) > 1
-        and not isinstance(surface.rules.get(surface.layer_of(name)), ScaleRule)
-    }
-    found = known | (_from_graph(surface, others) if others else {})
-    return {
-        surface.row_of(name): WeightMatrix(name, parameters[name], *found[name])
-        for name in parameters
-        if name in found
-    }
+class MatrixSearch:
+    """The search for the matrices among the measured parameters.
 
+    `left` are those that no kind of layer explains: runs of the model tell about them.
+    """
 
-def _from_graph(surface: Surface, others: dict[str, nn.Parameter]) -> dict[str, _Acting]:
-    found: dict[str, _Acting] = {}
-    tables: set[str] = set()
-    left = dict(others)  # parts that the first samples do not use are looked for in later ones
-    with surface.preserved(), surface.processes.together():
-        for part, batch in _runs(surface):
-            with torch.enable_grad():
-                outputs, _ = surface.outputs(batch, where=part)
-                operations = find_operations(outputs, left)
-            tables |= operations.tables
-            for operation in operations.found:
-                weight = operation.operands.get("weight")
-                acting = None if weight is None else _as_matrix(operation)
-                if weight is not None and acting is not None:
-                    found.setdefault(weight.name, acting)
-            changed = {o.name for each in operations.found for o in _changed_before(each)}
-            for name in operations.explained - changed:
-                del left[name]
-            if operations.unexplained | changed >= left.keys():
-                break
-    # other processes have other samples, and all must agree
-    agreed: dict[str, _Acting] = {}
-    explained: set[str] = set()
-    looked_up: set[str] = set()
-    known = (found, others.keys() - left.keys(), tables)
-    for matrices, names, rows in surface.processes.gather(known):
-        agreed = matrices | agreed  # the first process that knows decides
-        explained |= names
-        looked_up |= rows
-    for name in others.keys() - explained - agreed.keys():
-        acting = _by_shape(surface, name, table=name in looked_up)
-        if acting is not None:
-            agreed[name] = acting
-    return agreed
+    def __init__(self, layers: Layers) -> None:
+        """Begin with what is clear from the kinds of the layers."""
+        self._layers = layers
+        parameters = layers.parameters
+        self._known: dict[str, _Acting] = {
+            name: (rule, layers.module(layer), parameters[name].shape)
+            for layer, rule in layers.matrix_rules.items()
+            for name in [layers.weight_of(layer)]
+        }
+        self._others = {
+            name: parameter
+            for name, parameter in parameters.items()
+            if name not in self._known
+            and sum(size > 1 for size in parameter.shape) > 1
+            and not isinstance(layers.rules.get(layers.of(name)), ScaleRule)
+        }
+        # parts that the first samples do not use are looked for in later ones
+        self.left = dict(self._others)
+        self._seen: dict[str, _Acting] = {}
+        self._tables: set[str] = set()
+
+    def ends_with(self, outputs: Tensor) -> bool:
+        """Learn from the graph of these outputs; whether there is nothing more to learn."""
+        operations = find_operations(outputs, self.left)
+        self._tables |= operations.tables
+        for operation in operations.found:
+            weight = operation.operands.get("weight")
+            acting = None if weight is None else _as_matrix(operation)
+            if weight is not None and acting is not None:
+                self._seen.setdefault(weight.name, acting)
+        changed = {o.name for each in operations.found for o in _changed_before(each)}
+        for name in operations.explained - changed:
+            del self.left[name]
+        return operations.unexplained | changed >= self.left.keys()
+
+    def agree(self, processes: Processes) -> None:
+        """Learn from the other processes, which have other samples; shapes tell the rest."""
+        explained: set[str] = set()
+        looked_up: set[str] = set()
+        mine = (self._seen, self._others.keys() - self.left.keys(), self._tables)
+        self._seen = {}
+        for matrices, names, tables in processes.gather(mine):
+            self._seen = matrices | self._seen  # the first process that knows decides
+            explained |= names
+            looked_up |= tables
+        for name in self._others.keys() - explained - self._seen.keys():
+            acting = _by_shape(self._layers, name, table=name in looked_up)
+            if acting is not None:
+                self._seen[name] = acting
+
+    def found(self) -> dict[str, WeightMatrix]:
+        """The matrices by layer or own name, in the order of the parameters."""
+        acting, parameters = self._known | self._seen, self._layers.parameters
+        return {
+            self._layers.row_of(name): WeightMatrix(name, parameters[name], *acting[name])
+            for name in parameters
+            if name in acting
+        }
 
 
 def _changed_before(operation: Operation) -> list[Operand]:
@@ -138,11 +139,6 @@ def _changed_before(operation: Operation) -> list[Operand]:
     if not isinstance(operation.rule, BroadcastRule):
         return []
     return [operand for operand in operation.operands.values() if operand.view.numel() == size]
-
-
-def _runs(surface: Surface) -> Iterator[tuple[BatchLocation, Any]]:
-    yield BatchLocation(0), surface.first_samples(FIRST)
-    yield from surface.chunks(CHUNK)
 
 
 def _as_matrix(operation: Operation) -> _Acting | None:
@@ -177,10 +173,10 @@ def _without_values(shape: torch.Size) -> Tensor:
     return torch.empty(shape, device="meta")
 
 
-def _by_shape(surface: Surface, name: str, *, table: bool) -> _Acting | None:
+def _by_shape(layers: Layers, name: str, *, table: bool) -> _Acting | None:
     """The matrix of a parameter that the graph does not explain; a `table` is looked up in rows."""
-    parameter = surface.parameters[name].detach()
-    owner = surface.module(surface.layer_of(name))
+    parameter = layers.parameters[name].detach()
+    owner = layers.module(layers.of(name))
     if (table or isinstance(owner, nn.EmbeddingBag)) and parameter.dim() == 2:
         rows = Product(_without_values(parameter.shape), num_embeddings=len(parameter))
         return EmbeddingRule(), rows, parameter.shape
@@ -190,7 +186,7 @@ def _by_shape(surface: Surface, name: str, *, table: bool) -> _Acting | None:
     path = name
     while path:  # a parametrized convolution keeps its kernel further down
         path = path.rpartition(".")[0]
-        module = surface.model.get_submodule(path)
+        module = layers.model.get_submodule(path)
         if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             kernel = (module.out_channels, module.in_channels // module.groups)
             return (ConvRule(), module, parameter.shape) if parameter.shape[:2] == kernel else None

@@ -16,7 +16,7 @@ OUTPUTS = ""  # the name of the unknown for the size of the outputs
 
 
 @dataclasses.dataclass(frozen=True)
-class Axis:
+class CutDimension:
     """A dimension of a parameter, cut into cells of equal length."""
 
     name: str
@@ -94,7 +94,7 @@ class Cells:
         further = {axis.start for axis in self._further()}
         single = {axis.name for axis in self.axes} - {axis.name for axis in self._further()}
 
-        def rank(axis: Axis) -> int:
+        def rank(axis: CutDimension) -> int:
             return 0 if axis.name in single else 2 if axis.start in further else 1
 
         ranked = sorted(self.axes, key=rank)
@@ -131,7 +131,7 @@ class Cells:
                 vectors[:, axis.place] = torch.where(alike[:, None], filled, values)
         return vectors
 
-    def _further(self) -> list[Axis]:
+    def _further(self) -> list[CutDimension]:
         seen: set[str] = set()
         further = []
         for axis in self.axes:
@@ -150,8 +150,8 @@ def _filled(values: Tensor) -> Tensor:
     return (values.abs() > 1e-6).sum(dim=1)
 
 
-def _axes(parameters: Mapping[str, Tensor], block: int, most: int) -> list[Axis]:
-    axes: list[Axis] = []
+def _axes(parameters: Mapping[str, Tensor], block: int, most: int) -> list[CutDimension]:
+    axes: list[CutDimension] = []
     start = 0
     for name, tensor in parameters.items():
         shape = tuple(tensor.shape) or (1,)
@@ -160,7 +160,7 @@ def _axes(parameters: Mapping[str, Tensor], block: int, most: int) -> list[Axis]
             count = size // block if size % block == 0 else 1
             count = 1 if count > most // 2 else count  # the rows of a large table
             if count > 1 or not axes or axes[-1].name != name:  # one cell more would be the whole
-                axes.append(Axis(name, dim, size, start, count))
+                axes.append(CutDimension(name, dim, size, start, count))
                 start += count
     return axes
 

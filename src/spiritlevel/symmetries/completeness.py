@@ -36,7 +36,7 @@ Change = Callable[[float], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Explained:
+class FoundGroups:
     """The groups that moves were found for."""
 
     rescaled: Sequence[Group]
@@ -47,7 +47,7 @@ class Explained:
 def unexplained(
     model: nn.Module,
     vary: Callable[[int], Run],
-    explained: Explained,
+    explained: FoundGroups,
     generator: torch.Generator,
 ) -> int:
     """How many independent directions keep the outputs and belong to no move.
@@ -92,7 +92,7 @@ def _equations(
 
 
 def _narrowed(
-    parameters: dict[str, nn.Parameter], explained: Explained
+    parameters: dict[str, nn.Parameter], explained: FoundGroups
 ) -> tuple[int, dict[str, Tensor]]:
     """How many units stay, as many as can be tested; and the entries that stay with them."""
     for width in _WIDTHS:
@@ -103,7 +103,7 @@ def _narrowed(
 
 
 def _masks(
-    parameters: dict[str, nn.Parameter], explained: Explained, width: int
+    parameters: dict[str, nn.Parameter], explained: FoundGroups, width: int
 ) -> dict[str, Tensor]:
     """Every dimension keeps its first entries; those of units, the entries of the first units."""
     along: dict[tuple[str, int], Tensor] = {}
@@ -140,7 +140,7 @@ def _flat(tensors: dict[str, Tensor], chosen: dict[str, Tensor]) -> Tensor:
 
 
 def _directions(
-    narrow: nn.Module, explained: Explained, width: int, chosen: dict[str, Tensor]
+    narrow: nn.Module, explained: FoundGroups, width: int, chosen: dict[str, Tensor]
 ) -> Tensor:
     """What each move does to the chosen entries, to first order."""
     named = {name: p for name, p in narrow.named_parameters() if name in chosen}
@@ -159,7 +159,7 @@ def _directions(
     return torch.cat([torch.zeros(1, sum(int(m.sum()) for m in chosen.values())).double(), *found])
 
 
-def _small_moves(narrow: nn.Module, explained: Explained, width: int) -> Iterator[Change]:
+def _small_moves(narrow: nn.Module, explained: FoundGroups, width: int) -> Iterator[Change]:
     """Every independent move of the units that are left, as a function of a small step."""
     for group in explained.rescaled:
         for one in torch.eye(group.width, dtype=torch.float64)[:width]:

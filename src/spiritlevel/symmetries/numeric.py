@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from .completeness import MOST_PARAMETERS, Explained, unexplained
+from .completeness import MOST_PARAMETERS, FoundGroups, unexplained
 from .families import find_families, groups_of, growing_group
 from .ideal import Ideal
 from .jiggling import Jiggler
@@ -73,7 +73,9 @@ def find_numeric_moves(
     _add(numeric, "unit_mix", mixing, "no units are linked by linear maps alone")
     turning = reference.holding("unit_turn", turned, shared=True)[0]
     _add(numeric, "unit_turn", turning, "no pairs of entries can be turned together")
-    numeric.unexplored = _unexplored(reference, vary, Explained([*groups, *others], mixed, turned))
+    numeric.unexplored = _unexplored(
+        reference, vary, FoundGroups([*groups, *others], mixed, turned)
+    )
     return numeric
 
 
@@ -155,7 +157,7 @@ def _add_inexact(numeric: NumericMoves, reference: Reference, groups: list[Group
     numeric.moves[name] = Move(name, tuple(upwards), towards=towards, remainder=REMAINDER)
 
 
-def _unexplored(reference: Reference, vary: Vary | None, explained: Explained) -> str:
+def _unexplored(reference: Reference, vary: Vary | None, explained: FoundGroups) -> str:
     """Which symmetries may have been missed; nothing if none."""
     count = sum(p.numel() for p in reference.model.parameters())
     if vary is None:

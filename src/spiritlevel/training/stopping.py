@@ -10,9 +10,10 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from ..errors import SpiritlevelError, brief
+from ..errors import SpiritlevelError
 from ..math.student import t_quantile
 from ..model.distributed import unwrapped
+from ..need import need, number, one_of, whole
 
 Rule = Literal["flatness", "loss", "both", "trend"]
 MIN_TREND = 4  # epochs: a line needs two of them, and its error at least two more
@@ -300,28 +301,12 @@ def _copied(model: nn.Module) -> dict[str, Any]:
 
 
 def _check(rule: str, patience: int, tolerance: float, min_delta: float, confidence: float) -> None:
-    if rule not in get_args(Rule):
-        raise SpiritlevelError(
-            f"The 'rule' argument must be one of {', '.join(get_args(Rule))}. Got {brief(rule)}."
-        )
+    need("rule", rule, one_of(get_args(Rule)), f"one of {', '.join(get_args(Rule))}")
     least = MIN_TREND if rule == "trend" else 1
-    if isinstance(patience, bool) or not isinstance(patience, int) or patience < least:
-        raise SpiritlevelError(
-            f"The 'patience' argument must be a number of epochs of at least {least} for the rule "
-            f"{rule!r}. Got {brief(patience)}. Typical: 10."
-        )
-    if not tolerance > 0 or not math.isfinite(tolerance):
-        raise SpiritlevelError(
-            "The 'tolerance' argument must be a relative change above 0. "
-            f"Got {brief(tolerance)}. Typical: 0.02."
-        )
-    if not 0 <= min_delta < math.inf:
-        raise SpiritlevelError(
-            "The 'min_delta' argument must be a loss difference of at least 0. Got "
-            f"{brief(min_delta)}."
-        )
-    if not 0 < confidence < 1:
-        raise SpiritlevelError(
-            f"The 'confidence' argument must be between 0 and 1. Got {brief(confidence)}. Typical: "
-            "0.95."
-        )
+    epochs = f"a number of epochs of at least {least} for the rule {rule!r}"
+    need("patience", patience, whole(least=least), epochs, "Typical: 10.")
+    change = "a relative change above 0"
+    need("tolerance", tolerance, number(above=0), change, "Typical: 0.02.")
+    need("min_delta", min_delta, number(least=0), "a loss difference of at least 0")
+    between = "between 0 and 1"
+    need("confidence", confidence, number(above=0, below=1), between, "Typical: 0.95.")

@@ -20,7 +20,7 @@ from ...errors import SpiritlevelError, brief, suggestion
 from ...math.curvature import scaled_to_one
 from ...measures.setup import OnData, Setup
 from ...measures.verb import verb
-from ...model.arguments import CHECKED_LATER, Check
+from ...model.arguments import CHECKED_LATER, ArgumentCheck
 from ...model.linearity import bends
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
@@ -63,7 +63,9 @@ def _first_tensor(output: Any) -> Tensor:
 
 
 @verb(
-    layer=CHECKED_LATER, kind=KIND, channel_dim=Check(or_none(is_whole), "a whole number, or None")
+    layer=CHECKED_LATER,
+    kind=KIND,
+    channel_dim=ArgumentCheck(or_none(is_whole), "a whole number, or None"),
 )
 def activation_curvature(
     setup: Setup,

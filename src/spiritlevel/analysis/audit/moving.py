@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from ... import api, symmetries
 from ...engine.precision import Method
 from ...engine.workspace import EXACT_COLUMNS
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError
 from ...measures import registered_cards
 from ...measures.asked import MEASURES
 from ...measures.confounders import MEASURED_ALONG
 from ...measures.setup import OfMeasures, Setup
 from ...measures.verb import verb
 from ...model import batches as _batches
-from ...model.arguments import Check
+from ...model.arguments import ArgumentCheck
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
 from ...model.distributed import Processes
-from ...model.known import share
+from ...model.findings import share
 from ...model.surface import Surface
-from ...need import is_whole
+from ...need import is_whole, need, whole
 from ...records import Report
 from ...symmetries import CONFIDENCE_ONLY, DOWN, UP
 from .record import Audit
@@ -40,7 +40,7 @@ MOST_DRAWS = 10_000  # of a move; each of them is kept as a report
 LAST_DIGITS = 1e4  # by which rounding may change outputs when weights are multiplied by up to 25
 
 
-@verb(measures=MEASURES, draws=Check(is_whole, "a whole number, such as 3"))
+@verb(measures=MEASURES, draws=ArgumentCheck(is_whole, "a whole number, such as 3"))
 def audit(
     setup: Setup,
     model: nn.Module,
@@ -74,12 +74,14 @@ def audit(
 
     The other arguments are those of `measure`.
     """
-    if not 1 <= draws <= MOST_DRAWS:
-        raise SpiritlevelError(
-            f"The 'draws' argument of audit must be from 1 to {MOST_DRAWS:,}: for each draw of "
-            f"each move the network is measured again. Got {brief(draws)}. Three draws try factors "
-            "above 1, below 1, and both."
-        )
+    need(
+        "draws",
+        draws,
+        whole(least=1, most=MOST_DRAWS),
+        f"from 1 to {MOST_DRAWS:,}: for each draw of each move the network is measured again",
+        "Three draws try factors above 1, below 1, and both.",
+        of="audit",
+    )
     also = list(MEASURED_ALONG)
     if measures is None:
         also += [card.name for card in registered_cards() if card.in_audit]

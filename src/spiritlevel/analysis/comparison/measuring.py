@@ -13,7 +13,7 @@ from ...measures.asked import MEASURES
 from ...measures.confounders import MEASURED_ALONG
 from ...measures.setup import AllShared, Setup
 from ...measures.verb import verb
-from ...model.arguments import Check, is_flag
+from ...model.arguments import ArgumentCheck, is_flag
 from ...need import or_none
 from ...records import Report
 from ..equal_confidence import equally_confident
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 @verb(
     measures=MEASURES,
-    match_confidence=Check(is_flag, "True or False"),
-    on_report=Check(or_none(callable), "a function, or None", alike=False),
+    match_confidence=ArgumentCheck(is_flag, "True or False"),
+    on_report=ArgumentCheck(or_none(callable), "a function, or None", alike=False),
 )
 def compare(
     setup: Setup,

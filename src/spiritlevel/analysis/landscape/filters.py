@@ -33,7 +33,7 @@ def random_direction(surface: Surface, *, seed: int, number: int, biases: bool) 
     numbers = normal_numbers(surface, seed, "landscape", number)
     direction: Weights = {}
     for name, parameter in surface.parameters.items():
-        module = surface.module(surface.layer_of(name))
+        module = surface.layers.module(surface.layers.of(name))
         if parameter.dim() <= 1 or isinstance(module, NORMALIZATIONS):
             if not biases:
                 continue

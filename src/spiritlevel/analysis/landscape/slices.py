@@ -18,17 +18,23 @@ from ...files.names import is_path
 from ...measures.asked import MEASURES
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import verb
-from ...model.arguments import CHECKED_LATER, Check, are_texts, is_flag, is_text
+from ...model.arguments import CHECKED_LATER, ArgumentCheck, are_texts, is_flag, is_text
 from ...model.surroundings import call_settings
-from ...need import is_number, is_whole, or_none
+from ...need import is_number, is_whole, need, one_of, or_none, whole
 from ...records import Report
 from . import fingerprints
 from .directions import Slice, eigen_slice, path_slice, random_slice
 from .evaluation import Height
-from .grid import POINTS, REACH, check_grid, coordinates
-from .grid_evaluation import evaluate_grid, open_cache
+from .grid import (
+    POINTS,
+    REACH,
+    check_grid,
+    coordinates,
+    evaluate_grid,
+    measure_points,
+    open_cache,
+)
 from .networks import Network, as_networks
-from .point_reports import measure_points
 from .record import Axis, Landscape, Mark
 
 if TYPE_CHECKING:
@@ -40,15 +46,15 @@ KEPT = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device",
 
 
 @verb(
-    directions=Check(or_none(is_text), "'random', 'eigen' or None"),
+    directions=ArgumentCheck(or_none(is_text), "'random', 'eigen' or None"),
     to=CHECKED_LATER._replace(alike=False),
-    names=Check(or_none(are_texts), "a list of texts, or None"),
-    dimensions=Check(or_none(is_whole), "1, 2 or None"),
-    points=Check(or_none(is_whole), "a whole number below 2**63, or None"),
-    reach=Check(or_none(is_number), "a number, or None"),
-    biases=Check(is_flag, "True or False"),
+    names=ArgumentCheck(or_none(are_texts), "a list of texts, or None"),
+    dimensions=ArgumentCheck(or_none(is_whole), "1, 2 or None"),
+    points=ArgumentCheck(or_none(is_whole), "a whole number below 2**63, or None"),
+    reach=ArgumentCheck(or_none(is_number), "a number, or None"),
+    biases=ArgumentCheck(is_flag, "True or False"),
     measures=MEASURES,
-    cache=Check(or_none(is_path), "a path, or None", alike=False),
+    cache=ArgumentCheck(or_none(is_path), "a path, or None", alike=False),
 )
 def landscape(
     setup: Setup,
@@ -103,11 +109,9 @@ def landscape(
     kind, size = _check(directions, others, dimensions, setup.layers)
     between = kind == "path"
     check_grid(dimensions=size, points=points, reach=reach, between=between)
-    if kind == "eigen" and max_passes < size:
-        raise SpiritlevelError(
-            f"The 'max_passes' argument must be at least {size}, since every eigenvector takes "
-            f"products. Got {brief(max_passes)}. Leave it out for 200."
-        )
+    if kind == "eigen":
+        enough = f"at least {size}, since every eigenvector takes products"
+        need("max_passes", max_passes, whole(least=size), enough, "Leave it out for 200.")
     patterns = _measures(measures, size)
     labels = _names(names, 1 + len(others))
     with setup.opened(model, data) as workspace:
@@ -170,10 +174,7 @@ def _check(
     kinds = get_args(Directions)
     if directions is None:
         directions = "path" if others else "random"
-    if directions not in kinds:
-        raise SpiritlevelError(
-            f"The 'directions' argument must be one of {', '.join(kinds)}. Got {brief(directions)}."
-        )
+    need("directions", directions, one_of(kinds), f"one of {', '.join(kinds)}")
     if (directions == "path") != bool(others):
         came = f"directions={directions!r} and {len(others)} other networks"
         raise SpiritlevelError(

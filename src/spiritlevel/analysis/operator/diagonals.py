@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ...engine.diagonal import ggn_diagonal, residual_diagonal
-from ...errors import SpiritlevelError, brief
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import verb
-from ...model.arguments import Check
-from ...need import is_whole
+from ...model.arguments import ArgumentCheck
+from ...need import is_whole, need, whole
 from ...records import Cost
 from .kinds import KIND, Kind, check_kind, matrix_of
 
@@ -43,7 +42,7 @@ class Diagonal:
         return "\n".join(lines)
 
 
-@verb(kind=KIND, num_probes=Check(is_whole, "a whole number below 2**63, such as 32"))
+@verb(kind=KIND, num_probes=ArgumentCheck(is_whole, "a whole number below 2**63, such as 32"))
 def diagonal(
     setup: Setup,
     model: nn.Module,
@@ -74,11 +73,8 @@ def diagonal(
     [0.666666666667, 0.666666666667, 0.666666666667]
     """
     check_kind(kind)
-    if num_probes < 2:
-        raise SpiritlevelError(
-            "The 'num_probes' argument of diagonal must be at least 2, or the error of an entry "
-            f"would be unknown. Got {brief(num_probes)}. The default is 32."
-        )
+    least = "at least 2, or the error of an entry would be unknown"
+    need("num_probes", num_probes, whole(least=2), least, "The default is 32.", of="diagonal")
     with setup.opened(model, data) as workspace:
         matrix = matrix_of(kind, workspace.surface)
         swept = ggn_diagonal(workspace, LEAST_OUTPUT_PROBES)

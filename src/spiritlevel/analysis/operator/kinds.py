@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from ...engine.weight_space.chunk_products import Operator
-from ...errors import SpiritlevelError, brief, suggestion
-from ...model.arguments import Check, is_text
+from ...errors import SpiritlevelError, suggestion
+from ...model.arguments import ArgumentCheck, is_text
 from ...model.losses import CrossEntropy
 from ...model.surface import Surface
+from ...need import need, one_of
 
 Kind = Literal["hessian", "ggn", "fisher"]
-KIND = Check(is_text, "'hessian', 'ggn' or 'fisher'")
+KIND = ArgumentCheck(is_text, "'hessian', 'ggn' or 'fisher'")
 # Negative log-likelihoods of a distribution in its natural parameters, up to a factor: for these
 # the Fisher information of the model's own predictions is the Gauss–Newton matrix.
 LIKELIHOODS = ("mse", "bce")
@@ -19,11 +20,9 @@ LIKELIHOODS = ("mse", "bce")
 
 def check_kind(kind: str) -> None:
     """Refuse a matrix that is not known."""
-    if kind not in get_args(Kind):
-        raise SpiritlevelError(
-            f"The 'kind' argument must be one of {', '.join(get_args(Kind))}. Got {brief(kind)}."
-            f"{suggestion(kind, get_args(Kind))}"
-        )
+    known = get_args(Kind)
+    hint = suggestion(kind, known).lstrip()
+    need("kind", kind, one_of(known), f"one of {', '.join(known)}", hint)
 
 
 def matrix_of(kind: Kind, surface: Surface) -> Operator:

@@ -14,7 +14,7 @@ from ...engine.directions.column_pass import run_column_pass
 from ...engine.directions.families import NeuronDeletions
 from ...measures.setup import OnLayersFast, Setup
 from ...measures.verb import verb
-from ...model.arguments import Check, is_flag, is_text
+from ...model.arguments import ArgumentCheck, is_flag, is_text
 from ...model.layers.embedding import EmbeddingRule
 from ...model.weight_matrices import WeightMatrix
 from ...need import is_number, is_whole, need, or_none, whole
@@ -34,11 +34,11 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the curves
 
 
 @verb(
-    share=Check(or_none(is_number), "a number between 0 and 1, or None"),
-    by=Check(or_none(is_text), "the name of a rule, or None"),
-    fisher=Check(is_flag, "True or False"),
-    check=Check(is_flag, "True or False"),
-    num_probes=Check(is_whole, "a whole number below 2**63, such as 32"),
+    share=ArgumentCheck(or_none(is_number), "a number between 0 and 1, or None"),
+    by=ArgumentCheck(or_none(is_text), "the name of a rule, or None"),
+    fisher=ArgumentCheck(is_flag, "True or False"),
+    check=ArgumentCheck(is_flag, "True or False"),
+    num_probes=ArgumentCheck(is_whole, "a whole number below 2**63, such as 32"),
 )
 def pruning(
     setup: Setup,
@@ -108,7 +108,7 @@ def _measured(changes: WeightChanges, num_probes: int, *, fisher: bool) -> Pruni
         workspace, family, pairs=family.size <= most, covariance=False, num_probes=probes
     )
     drawn = f"{probes} output probes for {num_columns} columns" if probes else ""
-    arithmetic = workspace.surface.arithmetic
+    arithmetic = workspace.surface.numbers.arithmetic
     settings = {"num_probes": probes} | ({} if arithmetic == "full" else {"arithmetic": arithmetic})
     rounded = "" if arithmetic == "full" else f"computed in {arithmetic}"
     text = {

@@ -17,7 +17,7 @@ from ...engine.directions.tally import Directional
 from ...errors import NotApplicable
 from ...measures.setup import OnLayersFast, Setup
 from ...measures.verb import verb
-from ...model.arguments import CHECKED_LATER, Check, is_flag, is_text
+from ...model.arguments import CHECKED_LATER, ArgumentCheck, is_flag, is_text
 from ...model.layers.patches import TransposedLinearRule
 from ...model.weight_matrices import WeightMatrix
 from ...need import is_number, is_whole, need, or_none, whole
@@ -35,14 +35,14 @@ MOST_COLUMNS = 128  # that are swept, each by a backward; more outputs take seco
 
 @verb(
     bits=CHECKED_LATER,
-    scheme=Check(is_text, "'per_tensor', 'per_channel' or 'per_group'"),
+    scheme=ArgumentCheck(is_text, "'per_tensor', 'per_channel' or 'per_group'"),
     group_size=CHECKED_LATER,
-    ranges=Check(is_text, "'mse' or 'max'"),
-    mean_bits=Check(or_none(is_number), "a number of bits per weight, or None"),
-    bytes=Check(or_none(is_number), "a number of bytes, or None"),
-    traces=Check(is_flag, "True or False"),
-    check=Check(is_flag, "True or False"),
-    num_probes=Check(is_whole, "a whole number below 2**63, such as 32"),
+    ranges=ArgumentCheck(is_text, "'mse' or 'max'"),
+    mean_bits=ArgumentCheck(or_none(is_number), "a number of bits per weight, or None"),
+    bytes=ArgumentCheck(or_none(is_number), "a number of bytes, or None"),
+    traces=ArgumentCheck(is_flag, "True or False"),
+    check=ArgumentCheck(is_flag, "True or False"),
+    num_probes=ArgumentCheck(is_whole, "a whole number below 2**63, such as 32"),
 )
 def quantization(
     setup: Setup,
@@ -131,7 +131,7 @@ class _Roundings:
     def measure(self, num_probes: int, *, traces: bool) -> Quantization:
         """All widths of all weights, without plans."""
         found, how = self._directional(num_probes)
-        arithmetic, data_stderr = self.workspace.surface.arithmetic, found.data_stderr
+        arithmetic, data_stderr = self.workspace.surface.numbers.arithmetic, found.data_stderr
         return Quantization(
             widths=[
                 Width(

@@ -28,7 +28,7 @@ def add_chunks(
     runs = RecordedRuns(workspace, names)
     with surface.processes.together(), full_precision():
         for where, batch in surface.chunks(chunk):
-            with runs.run(batch, where) as run, surface.fast():
+            with runs.run(batch, where) as run, surface.numbers.fast():
                 places = [place for place in run.places if weight_of(place[0]) in names]
                 add(run._replace(places=places), numbers.of(where, len(run.outputs)))
 

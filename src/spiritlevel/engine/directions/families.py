@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ...model.layer_hooks import LayerUse
 from ...model.layers import Layout
-from ...model.layers.given_change import output_change
-from ...model.layers.noise import ColumnNoise, scaled_columns
+from ...model.layers.output_changes import ColumnNoise, output_change, scaled_columns
 from ...model.weight_matrices import WeightMatrix
 from ..sweep.listeners import at_least_float
 

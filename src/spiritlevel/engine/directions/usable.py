@@ -27,7 +27,7 @@ def reasons_against(workspace: Workspace, names: Iterable[str]) -> dict[str, str
             reasons[name] = "its uses are not known"
     left = {name: None for name in names if name not in reasons}
     places = SamplePlaces(workspace, left)
-    modules = {layer: surface.module(layer) for layer in surface.rules}
+    modules = {layer: surface.layers.module(layer) for layer in surface.layers.rules}
     batch = surface.first_samples(SAMPLES)
     with torch.enable_grad(), recording_uses(modules) as recorded:
         outputs, _ = surface.outputs(batch, where=BatchLocation(0))

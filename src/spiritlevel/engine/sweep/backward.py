@@ -44,7 +44,7 @@ from ..routes import Route, Routing, find_routing, hidden_parameters
 from ..rule_check import RuleCheck, check_rules
 from ..second_look import NEIGHBOURS, WITNESSES, Witness
 from ..uses import complete_uses
-from ..weight_space.trust import refuse_hidden_uses
+from ..weight_space.trusted_derivatives import refuse_hidden_uses
 from .batched import columns_per_backward
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold
@@ -98,7 +98,7 @@ class Sweep:
             "kappa": surface.matrices,
             "rho": surface.matrices,
         }
-        rows |= dict.fromkeys(scales, surface.matrix_rules)
+        rows |= dict.fromkeys(scales, surface.layers.matrix_rules)
         count = None if probes is None else len(probes.streams)
         self.sums = SweepSums(rows, surface.device, count)
         self.num_columns = plan.num_columns if probes is None else 1
@@ -124,7 +124,9 @@ class Sweep:
             )
         self.measured = frozenset(self.weights)  # layers with κ and ρ, as far as these are computed
         self.modules = {
-            layer: surface.module(layer) for layer in surface.rules if surface.measured_names(layer)
+            layer: surface.layers.module(layer)
+            for layer in surface.layers.rules
+            if surface.layers.measured_names(layer)
         }
 
     def finish(self) -> None:
@@ -143,7 +145,7 @@ class Sweep:
             torch.enable_grad(),
             recording_uses(self.modules, inputs=inputs, num_samples=count) as recorded,
             in_place or contextlib.nullcontext(),
-            surface.fast(),
+            surface.numbers.fast(),
         ):
             outputs, targets = surface.outputs(batch, where=where, watch=watch)
         try:
@@ -162,7 +164,7 @@ class Sweep:
                 generic = [name for name, route in routing.routes.items() if route == "generic"]
                 draws = []
                 for columns in self._draws(curvature, where, len(outputs)):
-                    with surface.fast():
+                    with surface.numbers.fast():
                         pulled = pulling.pull(columns, keep=bool(generic))
                         if generic:
                             with recorded.paused():
@@ -186,7 +188,7 @@ class Sweep:
     @property
     def exact(self) -> bool:
         """Whether the values of single samples are exact, as far as the certificate holds."""
-        return self.probes is None and self.surface.arithmetic == "full"
+        return self.probes is None and self.surface.numbers.arithmetic == "full"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -364,7 +366,7 @@ class Sweep:
 
     def _contract_formed(self, name: str, G: Tensor, rows: ChunkRows, factor: Tensor) -> None:
         """Contract per-sample gradients of shape (N, B, *parameter)."""
-        row = self.surface.row_of(name)
+        row = self.surface.layers.row_of(name)
         if row not in self.weights:
             rows.add_trace(name, gradient_trace(G), factor)
             return

@@ -129,20 +129,20 @@ def unseen_layers(surface: Surface) -> list[str]:
     uses = parameter_uses(outputs)
     return [
         layer
-        for layer in surface.matrix_rules
-        if uses.get(id(surface.module(layer).weight), 0) > calls.get(layer, 0)
+        for layer in surface.layers.matrix_rules
+        if uses.get(id(surface.layers.module(layer).weight), 0) > calls.get(layer, 0)
     ]
 
 
 def find_feature_spreads(surface: Surface, chunk: int) -> tuple[dict[str, FeatureSpread], Cost]:
     """The spread of what goes into each layer, over the data of all processes, and its cost."""
-    rules = surface.matrix_rules
+    rules = surface.layers.matrix_rules
     before, spreads = surface.cost, dict[str, FeatureSpread]()
     exist: Tensor | None = None
     size = 0
 
     def add(layer: str, a: Tensor) -> None:
-        part = _spread_of(rules[layer], surface.module(layer), a, exist, size)
+        part = _spread_of(rules[layer], surface.layers.module(layer), a, exist, size)
         spreads[layer] = spreads[layer] + part if layer in spreads else part
 
     with torch.no_grad(), full_precision(), surface.processes.together():
@@ -200,8 +200,8 @@ def _watching(surface: Surface, report: ReportInput) -> Iterator[None]:
         return of_this_thread(hook)
 
     with ExitStack() as stack:
-        for layer in surface.matrix_rules:
-            module = surface.module(layer)
+        for layer in surface.layers.matrix_rules:
+            module = surface.layers.module(layer)
             handle = module.register_forward_pre_hook(watch(layer), with_kwargs=True)
             stack.callback(handle.remove)
         yield

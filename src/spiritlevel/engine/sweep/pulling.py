@@ -54,7 +54,7 @@ class Pulling:
         self.listening, self.at_once, self.after_column = listening, at_once, after_column
         self.edges = [each.edge for each in listening]
         self._deep = deepest(outputs, self.edges) if listening else []
-        self._key = ("columns at once", surface.dtype, surface.arithmetic, graph)
+        self._key = ("columns at once", surface.dtype, surface.numbers.arithmetic, graph)
 
     def pull(self, columns: Iterable[SignedColumn], *, keep: bool) -> list[Scaled]:
         """Pull every column; returns them, scaled, with their factors, if they are to be kept.
@@ -87,7 +87,7 @@ class Pulling:
 
     def _together(self, units: list[Tensor]) -> Gradients | None:
         """The gradients of several columns at every listener; None if they go one by one."""
-        known, surface = self.surface.known, self.surface
+        known, surface = self.surface.findings, self.surface
         if len(units) < 2 or not self.listening or known.get(self._key) is False:
             return None
         for each in self.listening:

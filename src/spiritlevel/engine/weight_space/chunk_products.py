@@ -28,7 +28,7 @@ from ...model.batches import BatchLocation
 from ...model.convolutions import UsualConvolutions
 from ...model.surface import Surface
 from ...records import Cost
-from . import trust
+from . import trusted_derivatives
 from .derivatives import central_difference, forward_derivative, plain_gradient
 from .parameter_space import ParameterSpace
 
@@ -190,11 +190,11 @@ def _reverse_ggn(
 
 def _precise(surface: Surface) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """A context for differences of gradients: float64, if the model can be held in it."""
-    if surface.dtype == torch.float64 or not trust.is_widened(surface):
+    if surface.dtype == torch.float64 or not trusted_derivatives.is_widened(surface):
         return contextlib.nullcontext
-    if not surface.runs_in(torch.float64):
+    if not surface.numbers.runs_in(torch.float64, surface.trial):
         return contextlib.nullcontext
-    return functools.partial(surface.computing_in, torch.float64)
+    return functools.partial(surface.numbers.computing_in, torch.float64)
 
 
 def _functional(

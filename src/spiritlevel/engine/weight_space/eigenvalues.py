@@ -12,7 +12,7 @@ from ...math.normals import random_normals
 from .chunk_products import Operator
 from .density import Quadrature, SpectralDensity
 from .lanczos import Eigenpairs, Lanczos, Which
-from .lanczos_room import Group, check_room, groups_of, vector_dtype
+from .lanczos_room import BlockGroup, check_room, groups_of, vector_dtype
 from .lockstep import solve
 from .parameter_space import ParameterSpace
 from .products import Products, Request
@@ -131,7 +131,9 @@ def density_vectors(space: ParameterSpace, num_vectors: int, memory: VectorMemor
     return min(num_vectors, max(1, memory.room(memory.limit) // each))
 
 
-def _start(space: ParameterSpace, num: int, seed: int, warm: Tensor | None, group: Group) -> Tensor:
+def _start(
+    space: ParameterSpace, num: int, seed: int, warm: Tensor | None, group: BlockGroup
+) -> Tensor:
     """Normal vectors, or the vectors of an earlier result with a small normal part added."""
     numbers = torch.arange(num, device=space.device)
     rows = random_normals(seed, _STREAM + 1, numbers, space.size, vector_dtype(space))

@@ -21,7 +21,7 @@ MIN_BASIS, MAX_BASIS = 8, 120
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class BlockGroup:
     """Blocks that run side by side, by their place among all."""
 
     members: tuple[int, ...]
@@ -66,11 +66,11 @@ def check_room(space: ParameterSpace, num: int, memory: VectorMemory) -> None:
 
 def groups_of(
     spaces: Sequence[ParameterSpace], num: int, memory: VectorMemory, *, kept: bool = False
-) -> list[Group]:
+) -> list[BlockGroup]:
     """The runs side by side; `kept` leaves half of the memory to those who keep the basis."""
     sizes = [basis_size(space, num) for space in spaces]
     if memory.limit is None:
-        return [Group(tuple(range(len(spaces))), tuple(sizes))]
+        return [BlockGroup(tuple(range(len(spaces))), tuple(sizes))]
     room = max(memory.limit // (2 if kept else 1), LEAST)
     groups: list[list[int]] = []
     taken = room
@@ -90,7 +90,7 @@ def _group(
     sizes: Sequence[int],
     num: int,
     room: int,
-) -> Group:
+) -> BlockGroup:
     left = room - sum(_product_bytes(spaces[i], num) for i in members)
     low, high = _least(num), max(sizes[i] for i in members)
     while low < high:  # the longest that fits, by halving
@@ -103,8 +103,8 @@ def _group(
         sum(_basis_bytes(spaces[i], num, low) for i in members) > left
     )
     if on_host:
-        return Group(tuple(members), tuple(sizes[i] for i in members), on_host=True)
-    return Group(tuple(members), tuple(min(low, sizes[i]) for i in members))
+        return BlockGroup(tuple(members), tuple(sizes[i] for i in members), on_host=True)
+    return BlockGroup(tuple(members), tuple(min(low, sizes[i]) for i in members))
 
 
 def _least(num: int) -> int:

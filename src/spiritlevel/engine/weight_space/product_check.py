@@ -26,7 +26,7 @@ from ...model import batches as _batches
 from ...model.batches import BatchLocation
 from ...model.surface import Surface
 from ...records import Cost
-from . import trust
+from . import trusted_derivatives
 from .chunk_products import ProductMethod, make_products, product_of_hessian
 from .parameter_space import ParameterSpace
 
@@ -44,16 +44,16 @@ def untrusted_parameter(
 
     `at_once` samples run together; `seed` gives the direction.
     """
-    parts = trust.pieces(surface.received(batch), at_once)
+    parts = trusted_derivatives.pieces(surface.received(batch), at_once)
     rounding = _gradient_rounding(surface, parts)
     start = {name: p.detach() for name, p in surface.parameters.items()}
     # A parameter without effect, like a key's bias under softmax, has a gradient of which only the
     # rounding of the terms that cancel is left. These may be as large as any other gradient.
-    least = max(rounding.values(), default=0.0) / trust.STEPS[0]
-    along = trust.Directions(surface, seed)
+    least = max(rounding.values(), default=0.0) / trusted_derivatives.STEPS[0]
+    along = trusted_derivatives.Directions(surface, seed)
     claimed = _product(surface, method, parts, along)
     suspects = set(start)
-    for step in trust.STEPS:
+    for step in trusted_derivatives.STEPS:
         change = _change_of_gradient(surface, parts, along, step)
         judged = sorted(suspects)  # their sizes are read at once: a GPU would wait for each
         lengths = [
@@ -74,14 +74,17 @@ def _gradient_rounding(surface: Surface, parts: Sequence[Any]) -> Mapping[str, f
     for part in parts:
         with torch.enable_grad():
             outputs, _ = surface.outputs(part, where=BatchLocation(0))
-        for name, size in trust.gradient_rounding(surface, outputs).items():
+        for name, size in trusted_derivatives.gradient_rounding(surface, outputs).items():
             sums[name] += size
         del outputs  # and its graph: the products have a larger one
     return sums
 
 
 def _product(
-    surface: Surface, method: ProductMethod, parts: Sequence[Any], along: trust.Directions
+    surface: Surface,
+    method: ProductMethod,
+    parts: Sequence[Any],
+    along: trusted_derivatives.Directions,
 ) -> Parts:
     """The product of the samples' Hessians with a direction; parts that are 0 are missing."""
     total: Parts = {}
@@ -98,7 +101,7 @@ def _product(
 
 
 def _joined_product(
-    surface: Surface, method: ProductMethod, part: Any, along: trust.Directions
+    surface: Surface, method: ProductMethod, part: Any, along: trusted_derivatives.Directions
 ) -> Parts:
     """A product by a method that takes and gives flat vectors."""
     space = ParameterSpace(surface)
@@ -108,7 +111,7 @@ def _joined_product(
 
 
 def _change_of_gradient(
-    surface: Surface, parts: Sequence[Any], along: trust.Directions, step: float
+    surface: Surface, parts: Sequence[Any], along: trusted_derivatives.Directions, step: float
 ) -> Parts:
     """The gradient a step ahead minus that a step behind; parts that are 0 are missing."""
     change: Parts = {}

@@ -15,7 +15,7 @@ from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
-from . import trust
+from . import trusted_derivatives
 from .chunk_products import ProductMethod, make_products
 from .groups import groups, only
 from .parameter_space import ParameterSpace
@@ -24,21 +24,21 @@ from .product_check import untrusted_parameter
 PROBE_SAMPLES = 2
 
 
-def choose_method(surface: Surface, at_once: int = trust.SAMPLES) -> ProductMethod:
+def choose_method(surface: Surface, at_once: int = trusted_derivatives.SAMPLES) -> ProductMethod:
     """The first method that the model supports and whose products are right, on a few samples.
 
     At most `at_once` samples run together, as many as in the products that follow. The method is
     known from an earlier call if the model's code still does the same.
     """
-    at_once = min(at_once, trust.SAMPLES)
+    at_once = min(at_once, trusted_derivatives.SAMPLES)
     key = ("product method", surface.dtype, at_once, surface.first_run())
-    return surface.known.recall(key, lambda: _find_method(surface, at_once))
+    return surface.findings.recall(key, lambda: _find_method(surface, at_once))
 
 
 def _find_method(surface: Surface, at_once: int) -> ProductMethod:
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
         look = functools.partial(_check_gradient, surface, at_once)
-        trust.beside_the_parameters(surface, 0, look)
+        trusted_derivatives.beside_the_parameters(surface, 0, look)
     failures = []
     for method in get_args(ProductMethod):
         try:
@@ -64,9 +64,11 @@ def _find_method(surface: Surface, at_once: int) -> ProductMethod:
 
 
 def _check_gradient(surface: Surface, at_once: int) -> None:
-    for count in (trust.SAMPLES, 1) if at_once > 1 else (trust.SAMPLES,):
+    for count in (
+        (trusted_derivatives.SAMPLES, 1) if at_once > 1 else (trusted_derivatives.SAMPLES,)
+    ):
         batch = surface.first_samples(count)
-        trust.check_gradient(surface, batch, BatchLocation(0), at_once=at_once)
+        trusted_derivatives.check_gradient(surface, batch, BatchLocation(0), at_once=at_once)
 
 
 def _try_method(surface: Surface, method: ProductMethod, num_samples: int) -> None:
@@ -91,8 +93,10 @@ def _untrusted_parameter(surface: Surface, method: ProductMethod, at_once: int) 
     # On one sample too: what is a copy for several can be a view for one, with odd strides, for
     # which torch's derivatives of batch norm are wrong (2.13). It has another direction, since one
     # alone may miss a wrong part by chance.
-    for seed, count in enumerate((trust.SAMPLES, 1)):
-        found = trust.beside_the_parameters(surface, 0, functools.partial(look, count, seed))
+    for seed, count in enumerate((trusted_derivatives.SAMPLES, 1)):
+        found = trusted_derivatives.beside_the_parameters(
+            surface, 0, functools.partial(look, count, seed)
+        )
         if found is not None:
             return found
     return None

@@ -18,7 +18,7 @@ from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records import Cost
 from ..sample_memory import graphs_fit
-from . import trust
+from . import trusted_derivatives
 from .chunk_products import Operator, ProductMethod, RowProducts, make_products
 from .groups import groups
 from .parameter_space import ParameterSpace
@@ -69,7 +69,9 @@ class Products:
                 f"{', '.join(get_args(ProductMethod))}. Got {brief(method)}. Leave it out to take "
                 "the first that the model supports."
             )
-        self.method = method or choose_method(surface, trust.samples_at_once(surface, chunk))
+        self.method = method or choose_method(
+            surface, trusted_derivatives.samples_at_once(surface, chunk)
+        )
         self.together = together or self._choose_together()
         self._keeps = False
         self._held: list[tuple[Any, BatchLocation]] | None = None  # all chunks, if they are few
@@ -95,7 +97,7 @@ class Products:
         if self.method != "reverse" or not waits:
             return 1
         key = ("products together", self.surface.dtype, self.surface.first_run())
-        if not self.surface.known.recall(key, lambda: self._can_be_batched(space)):
+        if not self.surface.findings.recall(key, lambda: self._can_be_batched(space)):
             return 1
         return TOGETHER_IF_SMALL if space.size <= SMALL else TOGETHER
 

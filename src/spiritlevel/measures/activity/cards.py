@@ -156,7 +156,7 @@ def gradient_norm(workspace: Workspace) -> Measured:
             "activity.gradient_norm", value, exact=True, cost=cost, settings=workspace.settings()
         )
 
-    layers = {layer: norm(names) for layer, names in workspace.surface.layers().items()}
+    layers = {layer: norm(names) for layer, names in workspace.surface.layers.owned().items()}
     return Measured(norm(squares), layers)
 
 

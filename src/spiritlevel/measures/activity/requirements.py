@@ -21,6 +21,6 @@ def layer_inputs(workspace: Workspace, name: str) -> None:
     if not workspace.activation_sites.layers:
         raise SpiritlevelError(
             f"The measure {name!r} needs a trainable linear or convolutional layer that the model "
-            f"calls, among the chosen layers. Got {', '.join(workspace.surface.layers())}. "
+            f"calls, among the chosen layers. Got {', '.join(workspace.surface.layers.owned())}. "
             "Choose other 'layers'."
         )

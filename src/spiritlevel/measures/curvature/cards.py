@@ -41,7 +41,7 @@ def trace(workspace: Workspace) -> Measured:
         layer: hessian_measurement(
             workspace, "curvature.trace", rows.result(dict.fromkeys(parameters, 1.0))
         )
-        for layer, parameters in workspace.surface.layers().items()
+        for layer, parameters in workspace.surface.layers.owned().items()
     }
     return Measured(hessian_measurement(workspace, "curvature.trace", rows.result()), layers)
 
@@ -81,7 +81,7 @@ def ggn_trace(workspace: Workspace) -> Measured:
         row = RowEstimate(estimate, "GGN", status, text, workspace.sweep_cost)
         return hessian_measurement(workspace, "curvature.ggn_trace", row)
 
-    layers = {layer: of(names) for layer, names in workspace.surface.layers().items()}
+    layers = {layer: of(names) for layer, names in workspace.surface.layers.owned().items()}
     return Measured(of(list(whole), judged=True), layers)
 
 

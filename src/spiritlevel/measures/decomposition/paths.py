@@ -49,8 +49,8 @@ def path_plan(workspace: Workspace) -> Plan:
 def check_paths(workspace: Workspace, measure: str) -> None:
     """Raise where a weight is not used by its own layer, which leaves no pre-activation to see."""
     plan, surface = path_plan(workspace), workspace.surface
-    for layer in surface.matrix_rules:
-        name = next(n for n in surface.layers()[layer] if n.endswith("weight"))
+    for layer in surface.layers.matrix_rules:
+        name = next(n for n in surface.layers.owned()[layer] if n.endswith("weight"))
         if plan.routes[name] == "generic" or name in plan.operations:
             raise SpiritlevelError(
                 f"The measure {measure!r} needs the output of every measured layer. The weight "
@@ -67,19 +67,21 @@ class Paths:
         """Modules that share a measured weight count as further uses of its layer."""
         self.workspace, self.surface, self.plan = workspace, workspace.surface, path_plan(workspace)
         self.numbers = SampleNumbers(workspace)
-        self.layers = list(self.surface.matrix_rules)
-        owners = {id(self.surface.module(layer).weight): layer for layer in self.layers}
+        self.layers = list(self.surface.layers.matrix_rules)
+        owners = {id(self.surface.layers.module(layer).weight): layer for layer in self.layers}
         self.rules: dict[str, AbstractMatrixRule] = {}
         self.owner: dict[str, str] = {}  # by path of the module that uses the weight
-        for path, rule in self.surface.rules.items():
-            weight = getattr(self.surface.module(path), "weight", None)
+        for path, rule in self.surface.layers.rules.items():
+            weight = getattr(self.surface.layers.module(path), "weight", None)
             if isinstance(rule, AbstractMatrixRule) and id(weight) in owners:
                 self.rules[path], self.owner[path] = rule, owners[id(weight)]
 
     @contextlib.contextmanager
     def opened(self, batch: Any, where: BatchLocation) -> Iterator[Seen]:
         """Run one batch and record its uses of the layers, with the graph for derivatives."""
-        modules: dict[str, nn.Module] = {path: self.surface.module(path) for path in self.rules}
+        modules: dict[str, nn.Module] = {
+            path: self.surface.layers.module(path) for path in self.rules
+        }
         with torch.enable_grad(), recording_uses(modules) as recorded:
             outputs, targets = self.surface.outputs(batch, where=where)
         try:
@@ -104,7 +106,7 @@ class Paths:
             if layout is None
         ]
         for layer in self.layers:
-            if routing.routes[self.surface.weight_of(layer)] == "generic":
+            if routing.routes[self.surface.layers.weight_of(layer)] == "generic":
                 lost.append(layer)
         if lost:
             raise SpiritlevelError(

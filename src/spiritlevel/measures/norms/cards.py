@@ -211,7 +211,7 @@ def _euclidean(workspace: Workspace, name: str, values: Mapping[str, Tensor]) ->
         value = math.sqrt(math.fsum(squares[key] for key in keys))
         return Measurement(name, value, exact=True, cost=cost, settings=settings)
 
-    layers = {layer: norm(keys) for layer, keys in workspace.surface.layers().items()}
+    layers = {layer: norm(keys) for layer, keys in workspace.surface.layers.owned().items()}
     return Measured(norm(list(squares)), layers)
 
 

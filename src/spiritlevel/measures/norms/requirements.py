@@ -48,7 +48,7 @@ def initial(workspace: Workspace, name: str) -> dict[str, Tensor]:
         state.update(unwrapped(given).named_parameters(remove_duplicate=False))
     else:
         state.update(given)
-    tied = workspace.surface.tied
+    tied = workspace.surface.layers.tied
     return {
         key: _initial_value(state, key, tied.get(key), parameter, name)
         for key, parameter in workspace.surface.parameters.items()

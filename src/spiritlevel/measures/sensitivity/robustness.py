@@ -35,12 +35,13 @@ from ...records import Cost
 
 def feature_layer(workspace: Workspace, measure: str) -> str:
     """The layer whose features are turned: the head, or the last measured one that is called."""
-    rules = workspace.surface.matrix_rules
+    layers = workspace.surface.layers
+    rules = layers.matrix_rules
     fitting = [layer for layer, rule in rules.items() if isinstance(rule, PatchRule)]
     if not fitting:
         raise SpiritlevelError(
             f"The measure {measure!r} needs a trainable linear or convolutional layer among the "
-            f"chosen layers. Got {', '.join(workspace.surface.layers())}. Choose other 'layers'."
+            f"chosen layers. Got {', '.join(layers.owned())}. Choose other 'layers'."
         )
     called = [
         layer for layer in workspace.plan.heads if layer in fitting
@@ -55,12 +56,12 @@ def feature_dimension(workspace: Workspace, layer: str) -> int:
 
 
 def _rule(workspace: Workspace, layer: str) -> PatchRule:
-    return cast(PatchRule, workspace.surface.matrix_rules[layer])
+    return cast(PatchRule, workspace.surface.layers.matrix_rules[layer])
 
 
 def _matrix(workspace: Workspace, layer: str) -> Tensor:
     """W of shape (groups, rows, columns), float64."""
-    module = workspace.surface.module(layer)
+    module = workspace.surface.layers.module(layer)
     weight = cast(Tensor, module.weight).detach()
     return _rule(workspace, layer).matrix(module, weight.double())
 
@@ -180,7 +181,7 @@ class Robustness:
     def _by_weights(self, steps: list[Tensor]) -> list[float]:
         """The loss at other weights, two passes a draw."""
         surface, rule = self.workspace.surface, _rule(self.workspace, self.layer)
-        module = surface.module(self.layer)
+        module = surface.layers.module(self.layer)
         weight = cast(Tensor, module.weight)
         name = next(name for name, p in surface.parameters.items() if p is weight)
         here = weight.detach()

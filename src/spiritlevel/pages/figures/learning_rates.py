@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SpiritlevelError
-from ...training.rates.watch import CRITICAL, SHARPNESS, THRESHOLD
+from ...training.learning_rate.watch import CRITICAL, SHARPNESS, THRESHOLD
 from .style import COLOURS, FONT, GREY, log_if_positive, new_axes, tidy
 
 if TYPE_CHECKING:

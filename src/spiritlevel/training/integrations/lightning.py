@@ -22,9 +22,9 @@ import torch
 
 from ...errors import SpiritlevelError, require
 from .. import FlatnessMonitor, FlatnessStopping
+from ..learning_rate.watch import RATES, WARN_ABOVE, check_rates
 from ..monitor.monitor import check_settings
 from ..monitor.rows import PREFIX, Row, scalars
-from ..rates.watch import RATES, WARN_ABOVE, check_rates
 from ..stopping import Rule
 
 require("lightning.pytorch", what="The Lightning callback", extra="lightning")

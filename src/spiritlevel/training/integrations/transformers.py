@@ -31,10 +31,10 @@ from ...errors import SpiritlevelError, brief, require
 from ...files.torch_files import load_torch_file
 from ...model.batches import num_samples
 from .. import FlatnessMonitor, FlatnessStopping
+from ..learning_rate.watch import RATES, WARN_ABOVE, check_rates
 from ..monitor.monitor import check_settings
 from ..monitor.rows import Row, scalars
 from ..penalties.penalty import Penalty
-from ..rates.watch import RATES, WARN_ABOVE, check_rates
 from ..sam.perturbed_optimizer import AbstractPerturbedOptimizer
 
 require("transformers", what="The Trainer callback", extra="transformers")

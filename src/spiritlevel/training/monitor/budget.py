@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from ...errors import SpiritlevelError, brief
+from ...need import need, number, or_none
 
 Clock = Callable[[], float]
 
@@ -48,11 +49,10 @@ def parse_every(every: int | str) -> Every:
 
 def check_overhead(share: float | None) -> None:
     """Refuse what is not a share of the training time between 0 and 1."""
-    if share is not None and not 0 < share < 1:
-        raise SpiritlevelError(
-            "The 'max_overhead' argument must be a share of the training time between 0 and 1. "
-            f"Got {brief(share)}. 0.05 lets measuring add 5 % to it; None sets no limit."
-        )
+    fits = or_none(number(above=0, below=1))
+    wanted = "a share of the training time between 0 and 1"
+    then = "0.05 lets measuring add 5 % to it; None sets no limit."
+    need("max_overhead", share, fits, wanted, then)
 
 
 class TimeBudget:

@@ -7,15 +7,15 @@ import itertools
 import random
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError
 from ...model.batches import map_tensors, num_samples, take
 from ...model.exclusive import claimed, process_state
+from ...need import need, or_none, whole
 
 
 @contextlib.contextmanager
@@ -72,13 +72,9 @@ def fixed_samples(data: Any, count: int | None) -> list[Any]:
 
     `count` keeps the first samples only. The loader's generators are restored.
     """
-    if count is not None and (
-        isinstance(count, bool) or not isinstance(count, Integral) or count < 1
-    ):
-        raise SpiritlevelError(
-            f"The 'num_samples' argument must be a whole number of at least 1. Got {brief(count)}. "
-            "Leave it out to measure on all of the data."
-        )
+    fits = or_none(whole(least=1))
+    then = "Leave it out to measure on all of the data."
+    need("num_samples", count, fits, "a whole number of at least 1", then)
     batches: list[Any] = []
     missing = count
     with _generators(data):

@@ -19,18 +19,17 @@ from ...errors import SpiritlevelError
 from ...measures.asked import MEASURES
 from ...measures.eigenvalues import ENDS  # these start from the vector of the row before
 from ...measures.setup import OnLayers, Setup
-from ...model.arguments import Check, check_arguments, check_network
+from ...model.arguments import ArgumentCheck, check_arguments, check_network
 from ...model.batches import num_samples
 from ...model.distributed import Processes
 from ...need import is_number, or_none
 from ...results import Measurement, Status
-from ..rates.watch import RATES, WARN_ABOVE, RateWatch, check_rates
+from ..learning_rate.watch import RATES, WARN_ABOVE, RateWatch, check_rates
 from .budget import Clock, TimeBudget, check_overhead, parse_every
 from .eval_mode import eval_mode, fixed_samples
-from .rows import Row, open_sinks
-from .writing import Writer
+from .rows import Row, Writer, open_sinks
 
-OVERHEAD = Check(or_none(is_number), "a share of the time, such as 0.1, or None")
+OVERHEAD = ArgumentCheck(or_none(is_number), "a share of the time, such as 0.1, or None")
 FAILED = "failed"
 TRIAL_PART = 8  # the trial uses one in this many samples
 _SET_HERE = {"model", "data", "measures", "progress"}  # arguments of `measure` that are set here

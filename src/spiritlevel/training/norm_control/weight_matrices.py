@@ -15,7 +15,7 @@ _LAYERS = (nn.Linear, nn.Bilinear, _ConvNd, nn.MultiheadAttention, nn.RNNBase)
 
 
 @dataclasses.dataclass(frozen=True)
-class WeightMatrix:
+class ControlledMatrix:
     """A weight, or a part of one that is used as a separate matrix."""
 
     name: str
@@ -23,7 +23,7 @@ class WeightMatrix:
     num_in: int
 
 
-def weight_matrices(model: nn.Module) -> list[WeightMatrix]:
+def weight_matrices(model: nn.Module) -> list[ControlledMatrix]:
     """The weights of linear, bilinear, convolution, attention and recurrent layers, each once.
 
     >>> for matrix in weight_matrices(nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.Linear(5, 2))):
@@ -31,7 +31,7 @@ def weight_matrices(model: nn.Module) -> list[WeightMatrix]:
     0.weight 18
     1.weight 5
     """
-    matrices: dict[tuple[int, int], WeightMatrix] = {}
+    matrices: dict[tuple[int, int], ControlledMatrix] = {}
     for path, module in model.named_modules():
         if isinstance(module, _LAYERS):
             if is_parametrized(module) or hasattr(module, "weight_g"):  # and the older weight_norm
@@ -41,7 +41,7 @@ def weight_matrices(model: nn.Module) -> list[WeightMatrix]:
                     "remove_parametrizations or remove_weight_norm on it first."
                 )
             for name, weight, num_in in _of_layer(module):
-                matrix = WeightMatrix(f"{path}.{name}" if path else name, weight, num_in)
+                matrix = ControlledMatrix(f"{path}.{name}" if path else name, weight, num_in)
                 matrices.setdefault((weight.data_ptr(), weight.numel()), matrix)
     if not matrices:
         raise SpiritlevelError(

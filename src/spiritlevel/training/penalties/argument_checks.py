@@ -8,30 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import NotFinite, SpiritlevelError, brief
+from ...errors import NotFinite, SpiritlevelError
 from ...model.losses import CrossEntropy, Loss
+from ...need import LARGEST, need, number, whole
 
 
 def check_weight(weight: Any) -> float:
     """Refuse a weight that is not a finite number of at least 0."""
-    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    # Compared before it is converted: a whole number may be too large for a float.
-    if not is_number or not 0 <= weight < 2**63:
-        raise SpiritlevelError(
-            f"The 'weight' argument of a penalty must be a finite number of at least 0. Got "
-            f"{brief(weight)}. Paper 004 uses 0.001 to 1; 0 measures without changing training."
-        )
+    then = "Paper 004 uses 0.001 to 1; 0 measures without changing training."
+    fits = number(least=0, below=LARGEST)
+    need("weight", weight, fits, "a finite number of at least 0", then, of="a penalty")
     return float(weight)
 
 
 def check_count(name: str, count: Any, advice: str) -> int:
     """Refuse a count that is not a whole number of at least 1; `advice` ends the error."""
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise SpiritlevelError(
-            f"The {name!r} argument of a penalty must be a whole number of at least 1. "
-            f"Got {brief(count)}. {advice}"
-        )
-    return count
+    wanted = "a whole number of at least 1"
+    checked: int = need(name, count, whole(least=1), wanted, advice, of="a penalty")
+    return checked
 
 
 def check_probes(probes: Any) -> int:

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ...engine.head.head_layer import CONVOLUTIONS, Head, choose_head, find_heads
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError
 from ...math.head import head_kappa, head_trace
 from ...math.positions import Positions, row_curvature
 from ...model.layer_hooks import LayerUse
 from ...model.losses import AnyLoss, CrossEntropy, Loss, resolve, total_weight
+from ...need import need, one_of
 from .argument_checks import check_labels, check_trained
 from .differentiable_curvature import differentiable_curvature
 from .forward_recorder import ForwardRecorder
@@ -122,12 +123,10 @@ class HeadPenalty(Penalty):
 
 def check_kind(kind: Any) -> HeadKind:
     """Refuse a `kind` that is not one of the three."""
-    if kind not in get_args(HeadKind):
-        raise SpiritlevelError(
-            "The 'kind' argument of the head penalty must be 'trace', 'kappa' or 'trace_squared'. "
-            f"Got {brief(kind)}. 'kappa' is the one that does not change when layers are rescaled."
-        )
-    checked: HeadKind = kind
+    wanted = "'trace', 'kappa' or 'trace_squared'"
+    then = "'kappa' is the one that does not change when layers are rescaled."
+    fits = one_of(get_args(HeadKind))
+    checked: HeadKind = need("kind", kind, fits, wanted, then, of="the head penalty")
     return checked
 
 

@@ -17,11 +17,10 @@ from ...model.batches import num_samples
 from ...model.distributed import refuse_sharded, unwrapped
 from ...model.huggingface import PretrainedForward, is_pretrained, loss_for
 from ...model.losses import AnyLoss, Loss
-from .argument_checks import check_batch_size, check_weight
+from .argument_checks import check_batch_size, check_count, check_weight
 from .forward_recorder import ForwardRecorder
 from .penalty_batch import PenaltyBatch
 from .separate_forward import separate_forward
-from .step_schedule import StepSchedule
 
 STATE_KEYS = ("steps", "value", "generator")
 
@@ -234,3 +233,30 @@ class _Both:
             self._inner.__exit__(kind, error, trace)
         finally:
             self._outer.__exit__(kind, error, trace)
+
+
+class StepSchedule:
+    """Applies a penalty on one step in k, with the same expected gradient.
+
+    Steps 0, k, 2k, … are due, and count k times as much.
+
+    >>> schedule = StepSchedule(3)
+    >>> [schedule.advance() for _ in range(6)]
+    [3, 0, 0, 3, 0, 0]
+    """
+
+    def __init__(self, every: int) -> None:
+        """`every=1` is due at each step."""
+        self.every = check_count("every", every, "every=8 applies the penalty on one step in 8.")
+        self.steps = 0
+
+    @property
+    def factor(self) -> int:
+        """What the penalty of the next step is multiplied by; 0 if that step is skipped."""
+        return self.every if self.steps % self.every == 0 else 0
+
+    def advance(self) -> int:
+        """Count a step and return its factor."""
+        factor = self.factor
+        self.steps += 1
+        return factor

@@ -12,6 +12,7 @@ from torch import nn
 from ... import plugins, user_code
 from ...errors import SpiritlevelError, brief, suggestion
 from ...measures.other_names import known_here_as
+from ...need import need
 from .flatness_penalty import FlatnessPenalty
 from .head_penalty import HeadPenalty
 from .kappa_penalty import KappaPenalty
@@ -49,11 +50,9 @@ def register_penalty(name: str) -> Callable[[Factory], Factory]:
                 f"The penalty {name!r} is registered twice: {registered!r} and {factory!r}. "
                 "Rename one."
             )
-        if not name.isidentifier():
-            raise SpiritlevelError(
-                "The 'name' argument of register_penalty must be a word of letters, digits and "
-                f"underscores. Got {brief(name)}. Choose a name such as 'my_penalty'."
-            )
+        word = "a word of letters, digits and underscores"
+        then = "Choose a name such as 'my_penalty'."
+        need("name", name, str.isidentifier, word, then, of="register_penalty")
         _factories[name] = factory
         return factory
 

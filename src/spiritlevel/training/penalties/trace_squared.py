@@ -24,8 +24,8 @@ from ...model.parameters import select_parameters
 from .argument_checks import check_batch_size, check_loss_value, check_probes
 from .random_signs import draw_signs, restored_on_failure
 from .separate_forward import mean_loss, separate_forward
-from .third_derivatives.deferral import deferred
 from .third_derivatives.operations import check_graph, thrice_differentiable
+from .third_derivatives.weight_gradients import deferred
 
 
 def trace_squared_penalty(

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...errors import SpiritlevelError, brief
+from ...need import need, number
 from .perturbation import Block, Displacement, climb_, draw_in_ball
 from .perturbed_optimizer import AbstractPerturbedOptimizer
 
@@ -92,10 +93,7 @@ class ASAM(AbstractPerturbedOptimizer):
         every: int = 1,
         model: nn.Module | None = None,
     ) -> None:
-        if not 0 <= eta < float("inf"):
-            raise SpiritlevelError(
-                f"The 'eta' argument of ASAM must be a number ≥ 0. Got {brief(eta)}. Typical: 0.01."
-            )
+        need("eta", eta, number(least=0), "a number ≥ 0", "Typical: 0.01.", of="ASAM")
         super().__init__(optimizer, rho, every=every, model=model, gradient_first=True)
         self.eta, self.adaptive_bias = eta, adaptive_bias
 

@@ -1,26 +1,30 @@
-"""Checks of the arguments of SAM and its variants."""
+"""Checks of what SAM and its variants are given: arguments, weights, and gradients."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError
+from ...need import need, number, whole
 
 RADIUS = "rho"  # the name of a group's own radius
 
 
 def check_wrappable(name: str, optimizer: object) -> None:
     """Refuse what is not an optimizer, or does not step from one gradient."""
-    if not isinstance(optimizer, Optimizer):
-        raise SpiritlevelError(
-            f"The 'optimizer' argument of {name} must be a torch optimizer. Got "
-            f"{brief(optimizer)}. Write {name}(torch.optim.SGD(model.parameters(), lr=0.1))."
-        )
+    need(
+        "optimizer",
+        optimizer,
+        lambda value: isinstance(value, Optimizer),
+        "a torch optimizer",
+        f"Write {name}(torch.optim.SGD(model.parameters(), lr=0.1)).",
+        of=name,
+    )
+    assert isinstance(optimizer, Optimizer)
     if isinstance(optimizer, LBFGS) or hasattr(optimizer, "perturbed"):
         kind = type(optimizer).__name__
         raise SpiritlevelError(
@@ -37,19 +41,13 @@ def check_wrappable(name: str, optimizer: object) -> None:
 
 def check_radius(name: str, rho: Any) -> None:
     """Refuse a radius that is not a finite number of at least 0."""
-    if isinstance(rho, bool) or not isinstance(rho, (int, float)) or not 0 <= rho < math.inf:
-        raise SpiritlevelError(
-            f"The 'rho' argument of {name}, and that of each parameter group, must be a number "
-            f"≥ 0. Got {brief(rho)}. Typical: 0.05 (SAM), 0.5 (ASAM)."
-        )
+    of = f"{name}, and that of each parameter group,"
+    need("rho", rho, number(least=0), "a number ≥ 0", "Typical: 0.05 (SAM), 0.5 (ASAM).", of=of)
 
 
 def check_count(name: str, argument: str, value: Any) -> None:
     """Refuse what is not a whole number ≥ 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpiritlevelError(
-            f"The {argument!r} argument of {name} must be a whole number ≥ 1. Got {brief(value)}."
-        )
+    need(argument, value, whole(least=1), "a whole number ≥ 1", of=name)
 
 
 def check_whole(name: str, weights: Iterable[Tensor]) -> None:
@@ -59,3 +57,28 @@ def check_whole(name: str, weights: Iterable[Tensor]) -> None:
             f"{name} needs whole weights in every process, and these are sharded (FSDP). Use "
             "DistributedDataParallel."
         )
+
+
+Leftovers = Mapping[int, tuple[Tensor, int]]  # by weight: its gradient, and how often it changed
+
+
+def leftover_gradients(weights: Iterable[Tensor]) -> Leftovers:
+    """The gradients there are before a closure runs."""
+    return {id(w): (w.grad, w.grad._version) for w in weights if w.grad is not None}
+
+
+def refuse_accumulated(name: str, weights: Iterable[Tensor], before: Leftovers) -> None:
+    """Raise if a backward pass was added to gradients from before, which nobody had cleared.
+
+    That changes a gradient once, in place. Clearing replaces it, or changes it once more.
+    """
+    for weight in weights:
+        grad, version = before.get(id(weight), (None, 0))
+        if grad is not None and weight.grad is grad and grad._version == version + 1:
+            raise SpiritlevelError(
+                f"{name}.step(closure) needs a closure that clears the gradients first, and this "
+                "one added to those of other batches: the second pass would see the last batch "
+                "alone. With Lightning, set accumulate_grad_batches=1 and use larger batches, or "
+                "use manual optimization with `for _ in optimizer.passes():` around all batches. "
+                "In a loop of your own, call optimizer.zero_grad() at the start of the closure."
+            )

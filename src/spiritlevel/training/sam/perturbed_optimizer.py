@@ -19,9 +19,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...errors import SpiritlevelError
-from .accumulation import leftover_gradients, refuse_accumulated
 from .perturbation import Block, Displacement, blocks_of, displaced
-from .perturbed_checks import RADIUS, check_count, check_radius, check_whole, check_wrappable
+from .perturbed_checks import (
+    RADIUS,
+    check_count,
+    check_radius,
+    check_whole,
+    check_wrappable,
+    leftover_gradients,
+    refuse_accumulated,
+)
 from .running_statistics import untouched_statistics
 
 _COUNT = "steps_taken"  # in every parameter group, beside the radius

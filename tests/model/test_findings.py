@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import spiritlevel as sl
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.model.autograd_graph import shape_of_graph
-from spiritlevel.model.known import known_about, share
+from spiritlevel.model.findings import findings_about, share
 from zoo.wrong_gradients import Scaled
 
 
@@ -131,14 +131,14 @@ def test_a_model_is_not_kept_alive_by_its_loss(data: tuple[Tensor, Tensor]) -> N
 
 
 def test_versions_of_a_network_are_kept_apart(model: Switched) -> None:
-    plain = known_about(model, "mse", None)
+    plain = findings_about(model, "mse", None)
     plain.put("seen", True)
-    assert "seen" in known_about(model, "mse", None)
-    assert "seen" not in known_about(model, "bce", None)
+    assert "seen" in findings_about(model, "mse", None)
+    assert "seen" not in findings_about(model, "bce", None)
     model.first.bias.requires_grad_(False)
-    assert "seen" not in known_about(model, "mse", None)
+    assert "seen" not in findings_about(model, "mse", None)
     model.first.bias.requires_grad_(True)
-    assert "seen" in known_about(model, "mse", None)
+    assert "seen" in findings_about(model, "mse", None)
 
 
 def test_a_copy_recalls_what_is_known_of_the_original(

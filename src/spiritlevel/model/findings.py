@@ -22,10 +22,10 @@ _HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs"),
 )
-_records: weakref.WeakKeyDictionary[nn.Module, list[Known]] = weakref.WeakKeyDictionary()
+_records: weakref.WeakKeyDictionary[nn.Module, list[Findings]] = weakref.WeakKeyDictionary()
 
 
-class Known:
+class Findings:
     """Findings about a network with one loss, by what they depend on besides."""
 
     def __init__(self, structure: Hashable, arguments: tuple[Any, ...]) -> None:
@@ -34,9 +34,9 @@ class Known:
         self._arguments = [_reference(argument) for argument in arguments]
         self._findings: dict[Hashable, Any] = {}
 
-    def about(self, structure: Hashable) -> Known:
+    def about(self, structure: Hashable) -> Findings:
         """The same findings, of another network that does the same."""
-        other = Known(structure, ())
+        other = Findings(structure, ())
         other._arguments, other._findings = self._arguments, self._findings
         return other
 
@@ -66,13 +66,13 @@ class Known:
         return found
 
 
-def known_about(model: nn.Module, *arguments: Any) -> Known:
+def findings_about(model: nn.Module, *arguments: Any) -> Findings:
     """The findings of earlier calls with these arguments on the network as it is now."""
     records, structure = _records.setdefault(model, []), _structure(model)
     for record in records:
         if record.is_about(structure, arguments):
             return record
-    records.insert(0, Known(structure, arguments))
+    records.insert(0, Findings(structure, arguments))
     del records[MOST:]
     return records[0]
 

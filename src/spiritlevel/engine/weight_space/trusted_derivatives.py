@@ -87,7 +87,7 @@ def _moved(surface: Surface, seed: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         own = {name: parameter.data for name, parameter in surface.parameters.items()}
         if is_widened(surface):
-            stack.enter_context(surface.computing_in(torch.float64))
+            stack.enter_context(surface.numbers.computing_in(torch.float64))
         directions = Directions(surface, seed, fixed=False)
         for name, parameter in surface.parameters.items():
             values = parameter.data
@@ -274,7 +274,7 @@ def padding_rows(surface: Surface) -> dict[str, int]:
 
 def precision(surface: Surface) -> float:
     """The precision of the outputs: some models compute in another type than their own."""
-    return torch.finfo(surface.coarsest_type()).eps
+    return torch.finfo(surface.numbers.coarsest(surface.trial)).eps
 
 
 def gradient_rounding(surface: Surface, outputs: Tensor) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What random changes of a layer's parameters, another one for each sample, do to its output."""
+"""What changes of a layer's parameters do to its output: random ones, or one that is given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 @dataclasses.dataclass(frozen=True)
-class Noise:
+class RankOneNoise:
     """A change ξ of a parameter for every sample: first ⊗ second, or first alone for a vector."""
 
     first: Tensor  # along the first dimension of the parameter, shape: (N, size)
@@ -38,7 +38,7 @@ class ColumnNoise:
 
 
 def direction_at_output(
-    use: LayerUse, layout: Layout, key: str, noise: Noise | ColumnNoise
+    use: LayerUse, layout: Layout, key: str, noise: RankOneNoise | ColumnNoise
 ) -> Tensor:
     """The change of a use's output if each sample had its own parameter, changed by ξ.
 
@@ -91,7 +91,7 @@ def scaled_columns(use: LayerUse, a: Tensor, layout: Layout, noise: ColumnNoise)
     return result.to(use.output.dtype)
 
 
-def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: Noise) -> Tensor:
+def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: RankOneNoise) -> Tensor:
     shape, rule = use.output.shape, use.rule
     rows = layout.sample_of_rows(shape).to(a.device)
 
@@ -166,3 +166,31 @@ def _filtered(module: Any, a: Tensor, kernels: Tensor) -> Tensor:
         groups=rows * groups,
     )
     return result.reshape(rows, groups, *result.shape[2:])
+
+
+def output_change(use: LayerUse, change: Tensor) -> Tensor:
+    """Δ a_t at every position, for a given change that is the same for all samples.
+
+    If the use has its input with a graph, the result has one too.
+    """
+    a = use.input if use.live_input is None else use.live_input
+    operand, rule = use.operands.get("weight"), use.rule
+    weight = change if operand is None else change.reshape(operand.view.shape)
+    if a.is_floating_point():
+        a = a.to(weight.dtype)  # under autocast the layer itself did that
+    if isinstance(rule, EmbeddingRule):
+        result = weight[a]
+        if use.module.padding_idx is not None:
+            result = result * (a != use.module.padding_idx).unsqueeze(-1)
+    elif isinstance(rule, ConvRule):
+        result = _CONVOLUTIONS[len(use.module.kernel_size)](
+            padded_input(use.module, a),
+            weight,
+            stride=use.module.stride,
+            dilation=use.module.dilation,
+            groups=use.module.groups,
+        )
+    else:
+        assert isinstance(rule, AbstractMatrixRule)
+        result = a @ rule.matrix(use.module, weight)[0].mT
+    return result.to(use.output.dtype)

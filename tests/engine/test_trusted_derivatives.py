@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import spiritlevel as sl
-from spiritlevel.engine.weight_space import trust
+from spiritlevel.engine.weight_space import trusted_derivatives
 from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
 from spiritlevel.engine.weight_space.products import Products, Request
 from spiritlevel.model.batches import BatchLocation
@@ -101,7 +101,9 @@ def test_a_kink_within_the_step_is_not_a_wrong_gradient(distance, wrong):
 
     def refused(seed):
         try:
-            trust.check_gradient(surface, surface.first_samples(2), BatchLocation(0), seed)
+            trusted_derivatives.check_gradient(
+                surface, surface.first_samples(2), BatchLocation(0), seed
+            )
         except sl.SpiritlevelError as error:
             assert "not that of the loss" in str(error)  # noqa: PT017
             return True
@@ -146,6 +148,6 @@ def test_a_confident_network_is_not_refused():
             batch = x[first : first + 4], y[first : first + 4]
 
             def look(batch=batch, seed=seed):
-                trust.check_gradient(surface, batch, BatchLocation(0), seed)
+                trusted_derivatives.check_gradient(surface, batch, BatchLocation(0), seed)
 
-            trust.beside_the_parameters(surface, seed, look)
+            trusted_derivatives.beside_the_parameters(surface, seed, look)

@@ -13,14 +13,14 @@ from torch.optim import Optimizer
 
 from ...analysis.preconditioned import preconditioned_eigenvalue
 from ...analysis.spectra import Eigenvalues
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError
 from ...measures.setup import Setup
 from ...model.distributed import unwrapped
+from ...need import need, or_none
 from ...records import Status
 from ..monitor.budget import Every
-from .critical import critical_step
-from .crossing import Crossing
-from .edges import check_known, plain_optimizer, stability_edge
+from .critical_step import critical_step
+from .stability_edge import check_known, plain_optimizer, stability_edge
 
 RATES = ("sharpness", "critical")  # what can be asked for
 WARN_ABOVE = 1.5
@@ -33,6 +33,46 @@ IN_A_ROW = 3  # critical sharpnesses that it takes for a warning: one alone is m
 # the gap to the next eigenvalue: more digits than a warning needs.
 RESIDUAL = 1e-3
 Row = dict[str, Any]
+
+
+BACK = 0.9  # part of a level below 1 that counts as back
+
+
+class LevelCrossing:
+    """Remembers on which side of the level a ratio is."""
+
+    def __init__(self, level: float | None, rows: int = 1) -> None:
+        """`level` None never crosses; it takes `rows` ratios in a row to be beyond."""
+        self.level, self.rows = level, rows
+        # at the edge of stability the ratio swings around 1: all that is one crossing
+        self.back = 1.0 if level is None else min(1.0, BACK * level)
+        self.beyond = False
+        self._above = 0  # ratios in a row
+
+    def crossed(self, ratio: float) -> bool:
+        """Whether this ratio goes beyond the level, and the ones since the last return did not.
+
+        >>> crossing = LevelCrossing(1.5)
+        >>> [crossing.crossed(ratio) for ratio in (1.0, 1.6, 1.1, 1.6, 0.9, 2.0)]
+        [False, True, False, False, False, True]
+        >>> crossing = LevelCrossing(1.5, rows=2)
+        >>> [crossing.crossed(ratio) for ratio in (9.0, 1.0, 9.0, 9.0, 9.0)]
+        [False, False, False, True, False]
+        """
+        if self.level is None:
+            return False
+        self._above = self._above + 1 if ratio > self.level else 0
+        new = self._above >= self.rows and not self.beyond
+        self.beyond = new or (self.beyond and ratio > self.back)
+        return new
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whether the ratio is beyond the level."""
+        return {"beyond": self.beyond}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue: what was warned about is not new."""
+        self.beyond = bool(state["beyond"])
 
 
 class RateWatch:
@@ -57,7 +97,7 @@ class RateWatch:
             check_known(self.optimizer)
         self.steps = 0  # made so far, as the monitor counts them
         self._model, self._every = unwrapped(model), every
-        self._crossing = Crossing(warn_above, 1 if "sharpness" in self.rates else IN_A_ROW)
+        self._crossing = LevelCrossing(warn_above, 1 if "sharpness" in self.rates else IN_A_ROW)
         self._vector: Eigenvalues | None = None
         self._before: dict[str, Tensor] = {}  # the weights before the last step, if it was due
         self._rate_before = 0.0
@@ -203,17 +243,12 @@ class RateWatch:
 
 def check_rates(rates: str | Sequence[str], warn_above: float | None) -> None:
     """Refuse wrong settings before there is a model."""
-    asked = [rates] if isinstance(rates, str) else list(rates)
-    if not asked or any(each not in RATES for each in asked):
-        raise SpiritlevelError(
-            "The 'rates' argument must be 'sharpness', 'critical' or a list of both. "
-            f"Got {brief(rates)}."
-        )
-    if warn_above is not None and not warn_above > 0:
-        raise SpiritlevelError(
-            "The 'warn_above' argument must be a multiple of the edge of stability above 0. Got "
-            f"{brief(warn_above)}. 1 warns at the edge itself; None never warns."
-        )
+    asked: list[str] = [rates] if isinstance(rates, str) else list(rates)
+    both = "'sharpness', 'critical' or a list of both"
+    need("rates", rates, lambda _: bool(asked) and all(each in RATES for each in asked), both)
+    multiple = "a multiple of the edge of stability above 0"
+    then = "1 warns at the edge itself; None never warns."
+    need("warn_above", warn_above, or_none(lambda value: value > 0), multiple, then)
 
 
 def _before_steps(optimizer: Optimizer, watch: RateWatch) -> None:

@@ -13,7 +13,7 @@ from ..model.losses.protocol import Loss
 from ..reading import to_json_float
 
 
-class Fit:
+class LossAndAccuracy:
     """Sums of losses, of wrong predictions and of weights, taken along with another pass."""
 
     def __init__(self, loss: Loss, device: torch.device) -> None:
