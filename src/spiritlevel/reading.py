@@ -1,7 +1,8 @@
-"""Values out of JSON files: of the types that were written, or an error that says where and what.
+"""Records to JSON and back, by the fields of their classes.
 
 A file may be cut short, edited, or written by another program. What is read from it has the types
-of the record that it becomes, so nothing that comes later meets a text where it counts on a number.
+of the record that it becomes, so nothing that comes later meets a text where it counts on a number;
+or an error says where and what.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, Union
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeVar, Union
 
 from .errors import SpiritlevelError, brief
 
@@ -29,11 +30,116 @@ SETTINGS: dict[str, Any] = {
     "frozen": str,
     "subject": Mapping[str, Any],
 }
+# What a file with another content than was written may lead to; RuntimeError is torch's.
+BY_CONTENT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+# For the metadata of a field: it is in no file, or only if there is something in it.
+UNSAVED, IF_ANY = {"saved": "never"}, {"saved": "if any"}
 Record = TypeVar("Record")
+PlainRecord = TypeVar("PlainRecord", bound="Plain")
+SavedRecord = TypeVar("SavedRecord", bound="Saved")
 
 
 class Misread(SpiritlevelError):
     """A value in a file is not what was written there; the text says where and why."""
+
+
+class Plain:
+    """A dataclass that becomes plain types and is read back, by its fields and their types."""
+
+    CALLED: ClassVar[str]  # in errors, as in "the landscape"
+    EXTENDED: ClassVar[bool] = False  # files hold more, which follows from the fields
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, ready for JSON; numbers that are not finite become texts."""
+        written = ((field, getattr(self, field.name)) for field in _saved(type(self)))
+        return {
+            _key(field): to_plain(value)
+            for field, value in written
+            if value or field.metadata.get("saved") != "if any"
+        }
+
+    @classmethod
+    def from_dict(cls: type[PlainRecord], data: Mapping[str, Any]) -> PlainRecord:
+        """The inverse of `to_dict`."""
+        return _read_record(cls, data)
+
+    def check_parts(self) -> None:
+        """Refuse parts that do not go together: they were edited, or damaged."""
+
+
+class Saved(Plain):
+    """A record with a file format of its own."""
+
+    FORMAT: ClassVar[str]
+    UNNAMED: ClassVar[bool] = False  # earlier versions wrote files that do not name the format
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types, ready for JSON."""
+        return {"format": self.FORMAT} | super().to_dict()
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """As JSON text; `from_json` of this class reads it back."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls: type[SavedRecord], data: Mapping[str, Any]) -> SavedRecord:
+        """The inverse of `to_dict`."""
+        given = dict(read_as(Mapping[str, Any], data, cls.CALLED))
+        if (form := given.pop("format", cls.FORMAT)) != cls.FORMAT:
+            raise Misread(f"{cls.CALLED}'s format is {brief(form)}")
+        return _read_record(cls, given)
+
+    @classmethod
+    def from_json(cls: type[SavedRecord], text: str) -> SavedRecord:
+        """Read what `to_json` wrote."""
+        return read_json(text, cls.__name__, cls.FORMAT, cls.from_dict, unnamed=cls.UNNAMED)
+
+
+def to_plain(value: Any) -> Any:
+    """The same in JSON's types, records in it as well.
+
+    >>> to_plain({"a": (1.5, math.nan)})
+    {'a': [1.5, 'nan']}
+    """
+    if isinstance(value, Plain):
+        return value.to_dict()
+    if isinstance(value, float):
+        return to_json_float(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(inner) for inner in value]
+    return value
+
+
+def to_json_float(value: float | None) -> float | str | None:
+    """JSON has no nan or inf; a string survives every parser and `float` reads it back."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def read_json(
+    text: str, what: str, form: str, build: Callable[[Any], Record], *, unnamed: bool = False
+) -> Record:
+    """What `to_json` of the class `what` wrote, made by `build` from the parsed text.
+
+    `unnamed` says that earlier versions wrote files which do not name their format.
+    """
+    try:
+        data = read_as(Mapping[str, Any], parse_json(text), "the content")
+        if data.get("format", form if unnamed else None) != form:
+            raise Misread(f"its format is {brief(data.get('format'))}")
+        return build(data)
+    except BY_CONTENT as error:
+        cause = str(error) if isinstance(error, SpiritlevelError) else repr(error)
+        raise SpiritlevelError(
+            f"The 'text' argument of {what}.from_json must be what {what}.to_json wrote (format "
+            f"{form!r}). Reading it failed with: {cause.rstrip('.')}. Write it again with "
+            f"{what}.to_json()."
+        ) from error
 
 
 def parse_json(text: object) -> Any:
@@ -76,20 +182,51 @@ def _refuse(constant: str) -> Any:
 
 def read_fields(kind: type[Record], data: object, place: str, **ready: Any) -> Record:
     """A dataclass from a mapping of its fields; `ready` are those that were read before."""
+    return _read_fields(kind, data, place, ready)
+
+
+def _read_record(kind: type[PlainRecord], data: object) -> PlainRecord:
+    record = _read_fields(kind, data, kind.CALLED, {}, extended=kind.EXTENDED)
+    record.check_parts()
+    return record
+
+
+def _read_fields(
+    kind: type[Record],
+    data: object,
+    place: str,
+    ready: Mapping[str, Any],
+    *,
+    extended: bool = False,
+) -> Record:
     given = read_as(Mapping[str, Any], data, place)
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
-    if unknown := [key for key in given if key not in fields]:
+    fields = {_key(field): field for field in _saved(kind) if field.name not in ready}
+    unknown = [key for key in given if key not in fields and key not in ready]
+    if unknown and not extended:
         raise Misread(f"{place} has {brief(unknown[0])}, which nothing here is called")
     hints = typing.get_type_hints(kind)
     values = dict(ready)
-    for name, field in fields.items():
-        if name in ready:
-            continue
-        if name in given:
-            values[name] = read_as(hints[name], given[name], f"{place}.{name}")
+    for key, field in fields.items():
+        if key in given:
+            at = f"{place}'s {key}" if extended else f"{place}.{key}"
+            values[field.name] = read_as(hints[field.name], given[key], at)
         elif field.default is field.default_factory is dataclasses.MISSING:
-            raise Misread(f"{place} has no {name!r}")
+            raise Misread(f"{place} has no {key!r}")
     return kind(**values)
+
+
+def _saved(kind: type[Any]) -> list[dataclasses.Field[Any]]:
+    """The fields that are written, in their order."""
+    return [
+        field
+        for field in dataclasses.fields(kind)
+        if field.init and field.metadata.get("saved") != "never"
+    ]
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    """What a field is called in files."""
+    return str(field.metadata.get("key", field.name))
 
 
 def read_settings(data: object, place: str, *, need: str | None = "num_samples") -> dict[str, Any]:
@@ -128,6 +265,8 @@ def read_as(kind: Any, value: Any, place: str) -> Any:
         is_mapping = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
         _checked(is_mapping, value, place, "a mapping of names to values")
         return {k: read_as(arguments[1], v, f"{place}.{k}") for k, v in value.items()}
+    if isinstance(kind, type) and issubclass(kind, Plain):
+        return kind.from_dict(value)
     if dataclasses.is_dataclass(kind):
         return read_fields(kind, value, place)  # type: ignore[arg-type]
     if isinstance(kind, type) and issubclass(kind, enum.Enum):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias
 
-from .errors import SpiritlevelError, brief, require
+from .errors import SpiritlevelError, require
 from .notebooks import Shown, footnotes, table
 from .plain_text import visible
-from .reading import Misread, parse_json, read_as, read_fields, read_settings
+from .reading import Misread, Plain, Saved, read_settings
+from .reading import read_json as read_json
+from .reading import to_json_float as to_json_float
 
 __version__ = "0.1.0"
 
@@ -78,7 +79,7 @@ class Cost:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Measurement:
+class Measurement(Plain):
     """One number with everything needed to interpret it.
 
     `exact` says that `value` is the quantity itself up to round-off. Otherwise `stderr` (the
@@ -86,6 +87,8 @@ class Measurement:
     eigenvalue lies within it), or `status` says which other quantity this is.
     `data_stderr` is the sampling error: how much other data would change the value.
     """
+
+    CALLED: ClassVar = "the measurement"
 
     name: str
     value: float
@@ -132,106 +135,50 @@ class Measurement:
         ggn = "ggn " if self.status is Status.GGN else ""
         return f"{ggn}± {error:.2g}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain types only, ready for JSON; non-finite floats become strings."""
-        out = dataclasses.asdict(self)
-        out["status"] = self.status.value
-        for key in FLOATS:
-            out[key] = to_json_float(out[key])
-        if self.interval is not None:
-            out["interval"] = [to_json_float(end) for end in self.interval]
-        return out
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """The inverse of `to_dict`."""
-        m = _consistent(read_fields(cls, data, "the measurement"))
-        read_settings(m.settings, f"the settings of {m.name!r}", need=None)
-        return m
-
-
-def _consistent(m: Measurement) -> Measurement:
-    """Refuse what no measurement can be: it was edited, or damaged."""
-    for name in FLOATS[1:]:
-        if -math.inf < (getattr(m, name) or 0.0) < 0:
-            raise Misread(f"the {name} of {m.name!r} is negative")
-    if m.interval is not None and m.interval[0] > m.interval[1]:
-        raise Misread(f"the interval of {m.name!r} ends before it starts")
-    return m
-
-
-FLOATS = ("value", "stderr", "residual", "data_stderr")
-
-
-def to_json_float(value: float | None) -> float | str | None:
-    """JSON has no nan or inf; a string survives every parser and `float` reads it back."""
-    return value if value is None or math.isfinite(value) else str(value)
+    def check_parts(self) -> None:
+        """Refuse what no measurement can be: it was edited, or damaged."""
+        for name in ("stderr", "residual", "data_stderr"):
+            if -math.inf < (getattr(self, name) or 0.0) < 0:
+                raise Misread(f"the {name} of {self.name!r} is negative")
+        if self.interval is not None and self.interval[0] > self.interval[1]:
+            raise Misread(f"the interval of {self.name!r} ends before it starts")
+        read_settings(self.settings, f"the settings of {self.name!r}", need=None)
 
 
 REPORT_FORMAT = "spiritlevel-report-1"
-_PARTS = {  # of a report in a file
-    "settings": Mapping[str, Any],
-    "cost": Cost,
-    "measures": Mapping[str, Any],
-    "layers": Mapping[str, Mapping[str, Any]],
-}
-Read = TypeVar("Read")
-# What a file with another content than was written may lead to; RuntimeError is torch's.
-_BY_CONTENT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-def read_json(
-    text: str, what: str, form: str, build: Callable[[Any], Read], *, unnamed: bool = False
-) -> Read:
-    """What `to_json` of the class `what` wrote, made by `build` from the parsed text.
-
-    `unnamed` says that earlier versions wrote files which do not name their format.
-    """
-    try:
-        data = read_as(Mapping[str, Any], parse_json(text), "the content")
-        if data.get("format", form if unnamed else None) != form:
-            raise Misread(f"its format is {brief(data.get('format'))}")
-        return build(data)
-    except _BY_CONTENT as error:
-        cause = str(error) if isinstance(error, SpiritlevelError) else repr(error)
-        raise SpiritlevelError(
-            f"The 'text' argument of {what}.from_json must be what {what}.to_json wrote (format "
-            f"{form!r}). Reading it failed with: {cause.rstrip('.')}. Write it again with "
-            f"{what}.to_json()."
-        ) from error
-
-
-class Report(Shown, Mapping[str, Measurement]):
+@dataclasses.dataclass(eq=False, repr=False)
+class Report(Shown, Saved, Mapping[str, Measurement]):
     """Measurements by name, and per layer where a measure has layers.
 
     `report["relative.kappa"].value`, `report.layers["relative.kappa"]["fc"].value`
     """
 
-    def __init__(
-        self,
-        measurements: Mapping[str, Measurement],
-        *,
-        layers: Mapping[str, Mapping[str, Measurement]],
-        settings: Mapping[str, Any],
-        cost: Cost,
-    ) -> None:
-        self._measurements = dict(measurements)
-        self.layers = {name: dict(rows) for name, rows in layers.items()}
-        self.settings = dict(settings)
-        self.cost = cost
+    CALLED: ClassVar = "the report"
+    EXTENDED: ClassVar = True
+    FORMAT: ClassVar = REPORT_FORMAT
+
+    settings: dict[str, Any] = dataclasses.field(kw_only=True)
+    cost: Cost = dataclasses.field(kw_only=True)
+    measurements: Mapping[str, Measurement] = dataclasses.field(metadata={"key": "measures"})
+    layers: Mapping[str, Mapping[str, Measurement]] = dataclasses.field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.settings = dict(self.settings)  # of its own: commands add what they know
 
     def __getitem__(self, name: str) -> Measurement:
         try:
-            return self._measurements[name]
+            return self.measurements[name]
         except KeyError:
-            have = ", ".join(self._measurements)
+            have = ", ".join(self.measurements)
             raise KeyError(f"This report has no {name!r}. It has: {have}.") from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._measurements)
+        return iter(self.measurements)
 
     def __len__(self) -> int:
-        return len(self._measurements)
+        return len(self.measurements)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={m.value:.4g}" for name, m in list(self.items())[:3])
@@ -274,50 +221,9 @@ class Report(Shown, Mapping[str, Measurement]):
         below += _left_out(self.settings.get("left_out", {}))
         return ["measure", "value", "± data", "", "note"], rows, below
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything in plain types."""
-        return {
-            "format": REPORT_FORMAT,
-            "settings": self.settings,
-            "cost": dataclasses.asdict(self.cost),
-            "measures": {name: m.to_dict() for name, m in self.items()},
-            "layers": {
-                name: {layer: m.to_dict() for layer, m in rows.items()}
-                for name, rows in self.layers.items()
-            },
-        }
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """The report as JSON text; `Report.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Report:
-        """Read what `to_json` wrote."""
-        return read_json(text, "Report", REPORT_FORMAT, cls.from_dict)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Report:
-        """The inverse of `to_dict`."""
-        data = read_as(Mapping[str, Any], data, "the report")
-        if data.get("format", REPORT_FORMAT) != REPORT_FORMAT:
-            raise Misread(f"the report's format is {brief(data['format'])}")
-        if missing := [key for key in _PARTS if key not in data]:
-            raise Misread(f"the report has no {missing[0]!r}")
-        settings = read_settings(data["settings"], "the report's settings")
-        measures, layers = (
-            read_as(_PARTS[name], data[name], f"the report's {name}")
-            for name in ("measures", "layers")
-        )
-        return cls(
-            {name: Measurement.from_dict(m) for name, m in measures.items()},
-            layers={
-                name: {layer: Measurement.from_dict(m) for layer, m in rows.items()}
-                for name, rows in layers.items()
-            },
-            settings=settings,
-            cost=read_fields(Cost, data["cost"], "the report's cost"),
-        )
+    def check_parts(self) -> None:
+        """Refuse settings that nothing can be calculated with."""
+        read_settings(self.settings, "the report's settings")
 
     def to_frame(self) -> Any:
         """A pandas DataFrame: one row per measure and layer (the network itself has layer "")."""

@@ -1,6 +1,7 @@
 """Deleted units against dense matrices and real losses; choices against all possible ones."""
 
 import copy
+import dataclasses
 import itertools
 import json
 
@@ -186,6 +187,28 @@ def test_bent_layers_say_that_it_is_the_ggn():
     change = torch.where(found.owner["0.weight"] == 1, -weight, 0.0).flatten()
     expected = float(change @ truth.ggn(["0.weight"]) @ change)
     assert float(found.second["0.weight"][1]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_faster_arithmetic_is_used_and_not_called_exact():
+    model, (x, y) = network()
+    model, data = model.float(), (x.float(), y)
+    plain, full, fast = (
+        sl.pruning(model, data, check=False, **given)
+        for given in ({}, {"arithmetic": "full"}, {"arithmetic": "bf16"})
+    )
+    # a network that is known already costs less
+    assert dataclasses.replace(full, cost=plain.cost).to_json() == plain.to_json()
+    assert all(full.exact.values())
+    assert "arithmetic" not in full.settings
+    assert fast.settings["arithmetic"] == "bf16"
+    assert set(fast.text.values()) == {"computed in bf16"}
+    assert "bf16" in str(fast)
+    assert "exact" not in str(fast)
+    for name, second in full.second.items():
+        assert not torch.equal(fast.second[name], second)
+        # eight bits of a number, and a ReLU that switches
+        torch.testing.assert_close(fast.second[name], second, rtol=0.1, atol=0.0)
+    assert torch.equal(Pruning.from_json(fast.to_json()).second[name], fast.second[name])
 
 
 def test_layers_and_many_units(monkeypatch):

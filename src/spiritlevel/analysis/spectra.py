@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +21,8 @@ from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.surroundings import call_settings
 from ..need import is_number, is_whole, need, one_of, or_none, whole
 from ..notebooks import Shown
-from ..reading import Misread, read_as, read_fields, read_settings
-from ..records import Cost, read_json, to_json_float
+from ..reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_settings
+from ..records import Cost
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,14 +35,18 @@ MOST_VECTORS = 1 << 20  # of a density: more would never end
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Eigenvalues(Shown):
+class Eigenvalues(Shown, Plain):
     """Some eigenvalues with their vectors; an eigenvalue lies within `residuals` of each value."""
+
+    CALLED: ClassVar = "the eigenvalues"
 
     values: list[float]
     residuals: list[float]
     converged: list[bool]
-    vectors: Tensor  # shape: (values, parameters), orthonormal rows
-    names: tuple[str, ...]  # of the parameters, in the order of the vectors
+    # shape: (values, parameters), orthonormal rows
+    vectors: Tensor = dataclasses.field(metadata=UNSAVED)
+    # of the parameters, in the order of the vectors
+    names: tuple[str, ...] = dataclasses.field(metadata=UNSAVED)
     cost: Cost
     settings: dict[str, Any]
 
@@ -60,25 +63,13 @@ class Eigenvalues(Shown):
         count = self.settings["num_samples"]
         return "\n".join([*lines, f"{count} samples, {self.cost.passes(count)} over the data"])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the vectors, in plain types."""
-        return {
-            "values": [*map(to_json_float, self.values)],
-            "residuals": [*map(to_json_float, self.residuals)],
-            "converged": self.converged,
-            "cost": dataclasses.asdict(self.cost),
-            "settings": self.settings,
-        }
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
         """Read what `to_dict` gave; the vectors are not in it."""
-        given = read_as(Mapping[str, Any], data, "the eigenvalues")
-        values = read_as(list[float], given.get("values"), "the eigenvalues' values")
-        ready = {"vectors": torch.empty(len(values), 0), "names": ()}
-        pairs = read_fields(cls, given, "the eigenvalues", **ready)
+        unsaved = {"vectors": torch.empty(0, 0), "names": ()}
+        pairs = read_fields(cls, data, cls.CALLED, **unsaved)
         read_settings(pairs.settings, "the eigenvalues' settings")
-        if not len(values) == len(pairs.residuals) == len(pairs.converged):
+        if not len(pairs.values) == len(pairs.residuals) == len(pairs.converged):
             raise Misread("the eigenvalues' lists differ in length")
         return pairs
 
@@ -89,11 +80,16 @@ class Eigenvalues(Shown):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Saved):
     """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
 
-    eigenvalues: Eigenvalues | None = None
-    density: SpectralDensity | None = None
+    CALLED: ClassVar = "the spectrum"
+    EXTENDED: ClassVar = True
+    FORMAT: ClassVar = SPECTRUM_FORMAT
+    UNNAMED: ClassVar = True
+
+    eigenvalues: Eigenvalues | None = dataclasses.field(default=None, metadata=IF_ANY)
+    density: SpectralDensity | None = dataclasses.field(default=None, metadata=IF_ANY)
 
     def __post_init__(self) -> None:
         if self.eigenvalues is None and self.density is None:
@@ -101,32 +97,6 @@ class Spectrum:
                 "A Spectrum must have eigenvalues, a density or both. Got neither. Pass what "
                 "spiritlevel.eigenvalues or spiritlevel.density returned."
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the vectors, in plain types."""
-        parts = {"eigenvalues": self.eigenvalues, "density": self.density}
-        return {"format": SPECTRUM_FORMAT} | {
-            name: part.to_dict() for name, part in parts.items() if part is not None
-        }
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text; `Spectrum.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Spectrum:
-        """Read what `to_json` wrote; the eigenvectors are not in it."""
-        return read_json(text, "Spectrum", SPECTRUM_FORMAT, cls.from_dict, unnamed=True)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Spectrum:
-        """Read what `to_dict` gave."""
-        data = read_as(Mapping[str, Any], data, "the spectrum")
-        pairs, density = data.get("eigenvalues"), data.get("density")
-        return cls(
-            None if pairs is None else Eigenvalues.from_dict(pairs),
-            None if density is None else SpectralDensity.from_dict(density),
-        )
 
 
 @verb(

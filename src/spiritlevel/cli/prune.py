@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from ..analysis.pruning import Pruning, pruning
 from ..analysis.pruning.measuring import MIN_PROBES, SHARES
-from ..analysis.pruning.records import PROBED, deletion_text
 from ..errors import SpiritlevelError
 from ..pages.figures import pruning as draw
-from ..study.checkpoints import save_checkpoint
-from . import console, options, subject
+from . import options
+from .changes import ChangesCommand, LayerOptions
 from .tables import print_by_name
 
 EXAMPLES = """\b
@@ -56,67 +56,28 @@ def prune(
             callback=options.unwritten,
         ),
     ] = None,
-    plot: options.Plot = None,
-    layers: options.Layers = None,
-    head: options.HeadName = None,
+    of: LayerOptions,
     at: options.MachineOptions,
     json: options.Json = None,
 ) -> None:
     """Predict what deleting each input neuron or channel does to the loss, and choose a share."""
-    talk = console.talk(json)
     if save_to is not None and share is None:
         raise SpiritlevelError(
             "The --save option needs a --share: how much should be deleted? Got none. "
             "For example --share 0.3."
         )
-    arguments: dict[str, Any] = {
-        "share": share,
-        "by": by,
-        "fisher": by == "fisher",
-        "num_probes": num_probes,
-        "loss": on.loss,
-        "layers": subject.one_or_many(layers),
-        "head": head,
-        "memory": at.num_bytes,
-        "seed": at.seed,
-    }
-    loaded = subject.load(network, on, at)
-    loaded.introduce(talk)
-    console.note(talk)
-    with console.progress("units") as show:
-        arguments["progress"] = subject.by_pass(show, "units")
-        found = loaded.attempt(pruning, **arguments)
-    console.details("setting", found.settings)
-    _print(talk, found)
-    if plot is not None:
-        subject.write_figure(talk, plot, draw(found))
-    if save_to is not None and found.chosen is not None:
-        save_checkpoint(found.apply(loaded.network, found.chosen), save_to)
-        console.note(talk, f"written: {save_to}")
-    subject.write_json(talk, json, found.to_json())
+    ChangesCommand(network, on, of, at, save_to, json, "units", "left out").run(
+        pruning,
+        draw,
+        _tell_curves,
+        share=share,
+        by=by,
+        fisher=by == "fisher",
+        num_probes=num_probes,
+    )
 
 
-def _print(talk: Any, found: Pruning) -> None:
-    titles = ["units", "smallest", "median", "largest", ""]
-    if found.chosen is not None:
-        titles.append("deleted")
-    rows = {}
-    for name, second in found.second.items():
-        gone = [] if found.chosen is None else [str(len(found.chosen.units[name]))]
-        rows[name] = [str(len(second)), *found.cells(name), *gone]
-    print_by_name(talk, "½ρ(j) of units of", titles, rows)
-    _print_curves(talk, found)
-    if found.chosen is not None:
-        console.tell(talk, f"chosen: {deletion_text(found.chosen)}")
-    if probes := found.settings["num_probes"]:
-        console.note(talk, PROBED.format(probes))
-    for name, why in found.left_out.items():
-        console.note(talk, f"left out: {name}: {why}")
-    count = int(found.settings["num_samples"])
-    console.note(talk, f"counted: {found.cost.passes(count)} per sample over {count} samples")
-
-
-def _print_curves(talk: Any, found: Pruning) -> None:
+def _tell_curves(talk: Console, found: Pruning) -> None:
     """What the loss does as more and more is deleted, by rule."""
     rows = {
         f"by {rule}": ["" if d.measured_rise is None else f"{d.measured_rise:.2g}" for d in curve]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from ..analysis.quantization import Quantization, quantization
-from ..analysis.quantization.records import plan_text
 from ..errors import SpiritlevelError, brief
 from ..pages.figures import quantization as draw
-from ..study.checkpoints import save_checkpoint
-from . import console, inputs, options, subject
-from .tables import print_by_name
+from . import console, inputs, options
+from .changes import ChangesCommand, LayerOptions
 
 EXAMPLES = """\b
 Examples:
@@ -57,9 +56,7 @@ def quantize(
             callback=options.unwritten,
         ),
     ] = None,
-    plot: options.Plot = None,
-    layers: options.Layers = None,
-    head: options.HeadName = None,
+    of: LayerOptions,
     arithmetic: Annotated[
         str,
         typer.Option(
@@ -70,41 +67,24 @@ def quantize(
     json: options.Json = None,
 ) -> None:
     """Predict what rounding each weight does to the loss, and choose bit widths for a budget."""
-    talk = console.talk(json)
     budget = mean_bits is not None or num_bytes is not None
     if save_to is not None and not budget:
         raise SpiritlevelError(
             "The --save option needs a budget: which widths should be saved? Got neither "
             "--mean-bits nor --bytes. For example --mean-bits 4."
         )
-    arguments: dict[str, Any] = {
-        "bits": _parse_bits(bits),
-        "scheme": scheme,
-        "group_size": group_size,
-        "ranges": ranges,
-        "mean_bits": mean_bits,
-        "bytes": None if num_bytes is None else inputs.parse_memory(num_bytes),
-        "loss": on.loss,
-        "layers": subject.one_or_many(layers),
-        "head": head,
-        "memory": at.num_bytes,
-        "arithmetic": arithmetic,
-        "seed": at.seed,
-    }
-    loaded = subject.load(network, on, at)
-    loaded.introduce(talk)
-    console.note(talk)
-    with console.progress("rounding") as show:
-        arguments["progress"] = subject.by_pass(show, "rounding")
-        found = loaded.attempt(quantization, **arguments)
-    console.details("setting", found.settings)
-    _print(talk, found)
-    if plot is not None:
-        subject.write_figure(talk, plot, draw(found))
-    if save_to is not None and found.chosen is not None:
-        save_checkpoint(found.apply(loaded.network, found.chosen), save_to)
-        console.note(talk, f"written: {save_to}")
-    subject.write_json(talk, json, found.to_json())
+    ChangesCommand(network, on, of, at, save_to, json, "rounding", "not rounded").run(
+        quantization,
+        draw,
+        _tell_uniforms,
+        bits=_parse_bits(bits),
+        scheme=scheme,
+        group_size=group_size,
+        ranges=ranges,
+        mean_bits=mean_bits,
+        bytes=None if num_bytes is None else inputs.parse_memory(num_bytes),
+        arithmetic=arithmetic,
+    )
 
 
 def _parse_bits(text: str) -> list[int]:
@@ -117,22 +97,8 @@ def _parse_bits(text: str) -> list[int]:
         ) from None
 
 
-def _print(talk: Any, found: Quantization) -> None:
-    titles = ["entries", *[f"{bits} bits" for bits in found.options]]
-    if found.chosen is not None:
-        titles.append("best")
-    rows = {}
-    for name, size in found.sizes.items():
-        cells = [f"{found.of(name, bits).rise:.1g}" for bits in found.options]
-        chosen = [] if found.chosen is None else [str(found.chosen.bits[name])]
-        rows[name] = [f"{size:,}", *cells, *chosen]
-    print_by_name(talk, "rise of loss", titles, rows)
+def _tell_uniforms(talk: Console, found: Quantization) -> None:
+    """What is asked first: the same width everywhere."""
     console.note(talk, "The sampling error of every number is in --json.")
     for plan in found.uniforms:
-        console.note(talk, f"uniform: {plan_text(plan)}")
-    if found.chosen is not None:
-        console.tell(talk, f"chosen: {plan_text(found.chosen)}")
-    for name, why in found.left_out.items():
-        console.note(talk, f"not rounded: {name}: {why}")
-    count = int(found.settings["num_samples"])
-    console.note(talk, f"counted: {found.cost.passes(count)} per sample over {count} samples")
+        console.note(talk, f"uniform: {plan.text()}")

@@ -22,7 +22,7 @@ from ..measures.setup import Setup
 from ..model.batches import map_tensors, tensors
 from ..pages import report as pages
 from ..pages.figures import save
-from ..records import to_json_float
+from ..reading import to_json_float
 from ..results import Progress, Report
 from ..study.checkpoints import load_checkpoint
 from ..study.data.samples import in_batches, load_samples

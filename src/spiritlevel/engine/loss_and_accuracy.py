@@ -10,7 +10,7 @@ from torch import Tensor
 from ..model.distributed import Processes
 from ..model.losses import CrossEntropy
 from ..model.losses.protocol import Loss
-from ..records import to_json_float
+from ..reading import to_json_float
 
 
 class LossAndAccuracy:

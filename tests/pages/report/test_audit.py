@@ -75,7 +75,7 @@ def test_a_factor_without_a_logarithm_is_still_shown(an_audit):
     data["original"]["measures"]["relative.kappa"]["value"] = 0.0
     [figure] = next(
         section.parts
-        for section in report.page_of(Audit._from_dict(data)).sections
+        for section in report.page_of(Audit.from_dict(data)).sections
         if section.id == "factors"
     )
     assert figure.data["texts"][0][0] == "-25"
@@ -94,7 +94,7 @@ def test_a_temperature_does_not_bleach_the_matrix(open_page, an_audit):
     data = an_audit().to_dict()
     data["moved"]["layer_rescale"][1]["measures"]["curvature.trace"]["value"] = 4.0 * 392
     data["moved"]["logit_temperature"][0]["measures"]["curvature.trace"]["value"] = 4e-16
-    page = open_page(report.html(Audit._from_dict(data)))
+    page = open_page(report.html(Audit.from_dict(data)))
     plot = page.locator("#matrix")
     plot.scroll_into_view_if_needed()
     plot.locator(".textpoint text").first.wait_for()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ...measures import EVERY, registered_cards
 from ...measures.confounders import MEASURED_ALONG
 from ...notebooks import Shown
 from ...plain_text import visible
-from ...reading import Misread, read_as
-from ...records import Measurement, Report, Status, aligned, read_json
+from ...reading import Misread, Saved, to_plain
+from ...records import Measurement, Report, Status, aligned
 from ...symmetries import CONFIDENCE_ONLY
 from .verdict import (
     REFINE,
@@ -35,26 +34,19 @@ UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up t
 HIDING = 0.12
 
 
-class Audit(Shown):
+@dataclasses.dataclass(eq=False, repr=False)
+class Audit(Shown, Saved):
     """The values before and after every move, and what they show."""
 
-    def __init__(
-        self,
-        original: Report,
-        moved: Mapping[str, Sequence[Report]],
-        *,
-        moves: Mapping[str, str],
-        absent: Mapping[str, str],
-        unexplored: str = "",
-    ) -> None:
-        """`moved` holds a report for each draw of a move's factors.
+    CALLED: ClassVar = "the audit"
+    EXTENDED: ClassVar = True  # by the verdicts
+    FORMAT: ClassVar = FORMAT
 
-        `moves` describes what was done, `absent` why other moves do not apply to the network, and
-        `unexplored` which symmetries may have been missed.
-        """
-        self.original = original
-        self.moved = {move: list(reports) for move, reports in moved.items()}
-        self.moves, self.absent, self.unexplored = dict(moves), dict(absent), unexplored
+    original: Report
+    moved: Mapping[str, Sequence[Report]]  # a report for each draw of a move's factors
+    moves: Mapping[str, str] = dataclasses.field(kw_only=True)  # what each of them does
+    absent: Mapping[str, str] = dataclasses.field(kw_only=True)  # why others do not apply
+    unexplored: str = dataclasses.field(default="", kw_only=True)  # symmetries perhaps missed
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {verdict.kind}" for name, verdict in self.verdicts.items())
@@ -183,48 +175,17 @@ class Audit(Shown):
         return f"{text}; {', '.join(changes) or 'no move that was tried changes it'}."
 
     def to_dict(self) -> dict[str, Any]:
-        """The audit in plain types, ready for JSON."""
-        return {
-            "format": FORMAT,
-            "original": self.original.to_dict(),
-            "moved": {
-                move: [report.to_dict() for report in draws] for move, draws in self.moved.items()
-            },
-            "moves": self.moves,
-            "absent": self.absent,
-            "unexplored": self.unexplored,
-            "verdicts": {n: dataclasses.asdict(v) for n, v in self.verdicts.items()},
-        }
+        """The audit in plain types, ready for JSON, with its verdicts."""
+        return super().to_dict() | {"verdicts": to_plain(self.verdicts)}
 
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text; `Audit.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Audit:
-        """Read what `to_json` wrote."""
-        return read_json(text, "Audit", FORMAT, cls._from_dict)
-
-    @classmethod
-    def _from_dict(cls, data: Mapping[str, Any]) -> Audit:
-        moved = read_as(Mapping[str, Any], data["moved"], "the audit's moved")
-        original = Report.from_dict(data["original"])
-        reports: dict[str, list[Report]] = {}
-        for move, draws in moved.items():
-            each = read_as(list[Any], draws, f"the audit's {move!r}")
-            reports[move] = [Report.from_dict(report) for report in each]
-            if not each:
+    def check_parts(self) -> None:
+        """Refuse moves without draws, and draws without a measure of the original."""
+        for move, reports in self.moved.items():
+            if not reports:
                 raise Misread(f"the audit has no draws under {move!r}")
-            for report in reports[move]:
-                if missing := [name for name in original if name not in report]:
+            for report in reports:
+                if missing := [name for name in self.original if name not in report]:
                     raise Misread(f"the audit has no {missing[0]!r} under {move!r}")
-        return cls(
-            original,
-            reports,
-            moves=read_as(Mapping[str, str], data["moves"], "the audit's moves"),
-            absent=read_as(Mapping[str, str], data["absent"], "the audit's absent"),
-            unexplored=read_as(str, data["unexplored"], "the audit's unexplored"),
-        )
 
 
 def cell(audit: Audit, measure: str, move: str) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ... import api
 from ...errors import SpiritlevelError
 from ...measures.confounders import GINI, MEASURED_ALONG
 from ...notebooks import Shown
 from ...plain_text import visible
-from ...reading import Misread, read_as
-from ...records import Measurement, Report, aligned, read_json
+from ...reading import Misread, Saved, to_plain
+from ...records import Measurement, Report, aligned
 from . import sentences
 from .answer import Ranking, scale_free
 from .digits import apart
@@ -24,28 +23,29 @@ from .ranking import Place, counterparts, directions, flatness_sign, flatter_by,
 FORMAT = "spiritlevel-comparison-1"
 
 
-class Comparison(Shown):
-    """Reports of several networks on the same data, and what can be read off them."""
+@dataclasses.dataclass(eq=False, repr=False)
+class Comparison(Shown, Saved):
+    """Reports of several networks on the same data, and what can be read off them.
 
-    def __init__(
-        self,
-        reports: Mapping[str, Report],
-        *,
-        matched: Mapping[str, Report] | None = None,
-        unmatched: str = "",
-    ) -> None:
-        """`matched` are the same networks at equal confidence; `unmatched` says why there are none.
+    Raises SpiritlevelError for fewer than two networks, or reports that do not go together.
+    """
 
-        Raises SpiritlevelError for fewer than two networks, or reports that do not go together.
-        """
+    CALLED: ClassVar = "the comparison"
+    EXTENDED: ClassVar = True  # by all that follows from the reports
+    FORMAT: ClassVar = FORMAT
+
+    reports: Mapping[str, Report]
+    # the same networks at equal confidence, or why there are none
+    matched: Mapping[str, Report] | None = dataclasses.field(default=None, kw_only=True)
+    unmatched: str = dataclasses.field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        reports = self.reports
         if len(reports) < 2:
             raise SpiritlevelError(
                 f"A comparison needs at least two networks. Got {len(reports)}. Pass "
                 "{name: model, …} with the checkpoints to set side by side."
             )
-        self.reports = dict(reports)
-        self.matched = None if matched is None else dict(matched)
-        self.unmatched = unmatched
         first = next(iter(self.reports.values()))
         self.measures = [name for name in first if all(name in r for r in self.reports.values())]
         counts = {int(r.settings["num_samples"]) for r in self.reports.values()}
@@ -333,53 +333,25 @@ class Comparison(Shown):
         return lines + sentences.unchecked(self.unchecked())
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison in plain types, ready for JSON."""
-        return {
-            "format": FORMAT,
-            "reports": {name: report.to_dict() for name, report in self.reports.items()},
-            "matched": None
-            if self.matched is None
-            else {name: report.to_dict() for name, report in self.matched.items()},
-            "unmatched": self.unmatched,
-            "ranks": {
-                measure: {n: dataclasses.asdict(p) for n, p in self.places(measure).items()}
-                for measure in self.ranked
-            },
+        """The comparison in plain types, ready for JSON, with what follows from its reports."""
+        following = {
+            "ranks": {measure: self.places(measure) for measure in self.ranked},
             "directions": {name: self.directions.get(name) for name in self.measures},
-            "disagreements": [dataclasses.asdict(d) for d in self.disagreements()],
-            "explained": [dataclasses.asdict(e) for e in self.explained()],
-            "also_differing": [_plain(d) for d in self.also_differing()],
+            "disagreements": self.disagreements(),
+            "explained": self.explained(),
+            "also_differing": [_with_directions(d) for d in self.also_differing()],
             "unchecked": self.unchecked(),
-            "answer": None if (answer := self.answer()) is None else dataclasses.asdict(answer),
+            "answer": self.answer(),
         }
+        return super().to_dict() | {key: to_plain(value) for key, value in following.items()}
 
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text; `Comparison.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Comparison:
-        """Read what `to_json` wrote."""
-        return read_json(text, "Comparison", FORMAT, cls._from_dict)
-
-    @classmethod
-    def _from_dict(cls, data: Mapping[str, Any]) -> Comparison:
-        parts = {
-            part: read_as(Mapping[str, Any] | None, data[part], f"the comparison's {part}")
-            for part in ("reports", "matched")
-        }
-        reports, matched = (
-            None if part is None else {name: Report.from_dict(each) for name, each in part.items()}
-            for part in parts.values()
-        )
-        unmatched = read_as(str, data["unmatched"], "the comparison's unmatched")
-        comparison = cls(reports or {}, matched=matched, unmatched=unmatched)
-        if matched is not None and set(matched) != set(comparison.reports):
+    def check_parts(self) -> None:
+        """Refuse reports at equal confidence that are of other networks."""
+        if self.matched is not None and set(self.matched) != set(self.reports):
             raise Misread("the comparison's matched and reports are of different networks")
-        return comparison
 
 
-def _plain(difference: AlsoDiffering) -> dict[str, Any]:
+def _with_directions(difference: AlsoDiffering) -> dict[str, Any]:
     pairs = [dataclasses.asdict(p) | {"direction": p.direction} for p in difference.confounders]
     return dataclasses.asdict(difference) | {"confounders": pairs}
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from ...errors import SpiritlevelError, brief
 from ...files import write_atomically
+from ...reading import to_json_float
 from .evaluation import Height
-from .record import plain
 
 FORMAT = "spiritlevel-landscape-cache-1"
 
@@ -54,8 +54,8 @@ class Cache:
             json.dumps(
                 {
                     "at": list(at),
-                    "loss": plain(height.loss),
-                    "error": None if height.error is None else plain(height.error),
+                    "loss": to_json_float(height.loss),
+                    "error": None if height.error is None else to_json_float(height.error),
                 },
                 allow_nan=False,
             )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ...errors import SpiritlevelError
 from ...plain_text import visible
-from ...reading import Misread, read_as, read_fields, read_settings
-from ...records import Cost, Report, read_json
+from ...reading import IF_ANY, Misread, Saved, read_settings
+from ...records import Cost, Report
 
 FORMAT = "spiritlevel-landscape-1"
 
@@ -42,7 +41,7 @@ class Mark:
 
 
 @dataclasses.dataclass(frozen=True)
-class Landscape:
+class Landscape(Saved):
     """The mean loss at each point of a line or a plane through a network's weights.
 
     `losses` are in row-major order: `grid()` gives rows. A loss that overflowed stays infinite
@@ -50,6 +49,9 @@ class Landscape:
     where the loss is a cross-entropy, else None. `reports` are what was measured at each point of a
     line, if that was asked for.
     """
+
+    CALLED: ClassVar = "the landscape"
+    FORMAT: ClassVar = FORMAT
 
     directions: str  # "random", "eigen" or "path"
     axes: tuple[Axis, ...]
@@ -59,7 +61,7 @@ class Landscape:
     notes: tuple[str, ...]  # what a reader must know
     settings: Mapping[str, Any]
     cost: Cost
-    reports: tuple[Report, ...] = ()
+    reports: tuple[Report, ...] = dataclasses.field(default=(), metadata=IF_ANY)
 
     @property
     def text(self) -> str:
@@ -141,70 +143,21 @@ class Landscape:
         lines += [self.text, f"{count} samples, {self.cost.passes(count)} over the data"]
         return visible("\n".join(lines), keep="\n")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything in plain types; NaN and infinity become strings, which JSON lacks."""
-        return {
-            "format": FORMAT,
-            "directions": self.directions,
-            "axes": [_plain_axis(axis) for axis in self.axes],
-            "losses": [*map(plain, self.losses)],
-            "errors": None if self.errors is None else [*map(plain, self.errors)],
-            "marks": [{"name": mark.name, "at": [*mark.at]} for mark in self.marks],
-            "notes": [*self.notes],
-            "settings": dict(self.settings),
-            "cost": dataclasses.asdict(self.cost),
-        } | ({"reports": [each.to_dict() for each in self.reports]} if self.reports else {})
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """The record as JSON text; `Landscape.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Landscape:
-        """The record that `to_dict` was called on."""
-        given = {key: value for key, value in data.items() if key not in ("format", "reports")}
-        rows = read_as(Sequence[Any], data.get("reports", ()), "the landscape's reports")
-        reports = tuple(Report.from_dict(row) for row in rows)
-        return _consistent(read_fields(cls, given, "the landscape", reports=reports))
-
-    @classmethod
-    def from_json(cls, text: str) -> Landscape:
-        """Read what `to_json` wrote."""
-        return read_json(text, "Landscape", FORMAT, cls.from_dict)
-
-
-def _plain_axis(axis: Axis) -> dict[str, Any]:
-    numbers = ("length", "eigenvalue", "residual", "slope")
-    values = {name: getattr(axis, name) for name in numbers}
-    plain_values = {k: None if v is None else plain(v) for k, v in values.items()}
-    return {"name": axis.name, "coordinates": [*axis.coordinates]} | plain_values
-
-
-def _consistent(surface: Landscape) -> Landscape:
-    """Refuse parts that do not go together: the file was edited, or damaged."""
-    read_settings(surface.settings, "the landscape's settings")
-    sizes = [len(axis.coordinates) for axis in surface.axes]
-    points = math.prod(sizes)
-    finite = all(math.isfinite(t) for axis in surface.axes for t in axis.coordinates)
-    if len(sizes) not in (1, 2) or not points or not finite:
-        raise Misread(f"the landscape has axes of {sizes} points, or one is not finite")
-    for name in ("losses", "errors"):
-        values = getattr(surface, name)
-        if values is not None and len(values) != points:
-            raise Misread(f"the landscape has {len(values)} {name} for {points} points")
-    if surface.reports and (len(surface.reports) != points or len(sizes) != 1):
-        raise Misread(f"the landscape has {len(surface.reports)} reports for {points} points")
-    for mark in surface.marks:
-        places = zip(surface.axes, mark.at, strict=False)
-        if len(mark.at) != len(sizes) or not all(t in axis.coordinates for axis, t in places):
-            raise Misread(f"the landscape's mark {mark.name!r} is not on the grid")
-    return surface
-
-
-def plain(value: float) -> float | str:
-    """A string where JSON has no such number; `float` reads it back.
-
-    >>> plain(1.5), plain(math.inf), float(plain(-math.inf))
-    (1.5, 'inf', -inf)
-    """
-    return value if math.isfinite(value) else str(value)
+    def check_parts(self) -> None:
+        """Refuse parts that do not go together: the file was edited, or damaged."""
+        read_settings(self.settings, "the landscape's settings")
+        sizes = [len(axis.coordinates) for axis in self.axes]
+        points = math.prod(sizes)
+        finite = all(math.isfinite(t) for axis in self.axes for t in axis.coordinates)
+        if len(sizes) not in (1, 2) or not points or not finite:
+            raise Misread(f"the landscape has axes of {sizes} points, or one is not finite")
+        for name in ("losses", "errors"):
+            values = getattr(self, name)
+            if values is not None and len(values) != points:
+                raise Misread(f"the landscape has {len(values)} {name} for {points} points")
+        if self.reports and (len(self.reports) != points or len(sizes) != 1):
+            raise Misread(f"the landscape has {len(self.reports)} reports for {points} points")
+        for mark in self.marks:
+            places = zip(self.axes, mark.at, strict=False)
+            if len(mark.at) != len(sizes) or not all(t in axis.coordinates for axis, t in places):
+                raise Misread(f"the landscape's mark {mark.name!r} is not on the grid")

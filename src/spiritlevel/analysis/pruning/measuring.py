@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ...engine.data_pass import Needs
 from ...engine.diagonal import ggn_diagonal
-from ...engine.directions.column_pass import run_column_pass, spans
+from ...engine.directions.column_pass import run_column_pass
 from ...engine.directions.families import NeuronDeletions
-from ...engine.recorded_runs import reasons_against
-from ...engine.workspace import Workspace
-from ...errors import SpiritlevelError, brief
-from ...measures.setup import OnLayers, Setup
+from ...measures.setup import OnLayersFast, Setup
 from ...measures.verb import verb
 from ...model.arguments import ArgumentCheck, is_flag, is_text
 from ...model.layers.embedding import EmbeddingRule
-from ...model.losses import CrossEntropy
 from ...model.weight_matrices import WeightMatrix
-from ...need import is_number, is_whole, or_none
-from .records import Deletion, Pruning
+from ...need import is_number, is_whole, need, or_none, whole
+from ..changes.weight_changes import WeightChanges
+from .records import Pruning
 from .selection import Rule, check_rule, check_share
 
 if TYPE_CHECKING:
@@ -54,7 +50,7 @@ def pruning(
     fisher: bool = False,
     check: bool = True,
     num_probes: int = 8,
-    **shared: Unpack[OnLayers],
+    **shared: Unpack[OnLayersFast],
 ) -> Pruning:
     """What deleting a neuron or a channel does to the loss. The model is left exactly as it was.
 
@@ -70,6 +66,7 @@ def pruning(
         fisher: compute the diagonal of the Fisher matrix too, to compare with.
         check: run the network without the chosen units, and along curves of shares.
         num_probes: random signs on the outputs of every sample, where these are many; see docs.
+        arithmetic: "tf32" and "bf16" are faster on a GPU, for three and two digits.
         layers: module paths or patterns. Leave out the first layer to keep all input pixels.
 
     The other arguments are those of `measure`.
@@ -77,128 +74,72 @@ def pruning(
     if share is not None:
         check_share(share)
     if by is not None:
-        check_rule(by, {"joint", *(["fisher"] if fisher else [])})
-    if num_probes < MIN_PROBES:
-        raise SpiritlevelError(
-            "The 'num_probes' argument of pruning must be at least 4, or errors would be "
-            f"unknown. Got {brief(num_probes)}. The default is 8."
-        )
+        check_rule(by, has_fisher=fisher, has_pairs=True)
+    wanted, enough = "at least 4, or errors would be unknown", whole(least=MIN_PROBES)
+    need("num_probes", num_probes, enough, wanted, "The default is 8.", of="pruning")
     with setup.opened(model, data) as workspace:
-        workspace.want(Needs(sweep=True))
-        subject = _Subject(workspace)
-        found = subject.measure(num_probes, fisher=fisher)
-        if share is not None:
-            found = dataclasses.replace(found, chosen=found.choose(share, by=by, seed=setup.seed))
+        changes = WeightChanges(workspace, "inputs can be deleted", _reason_against)
+        found = _measured(changes, num_probes, fisher=fisher)
         rules: list[Rule] = [found.default_rule, "magnitude", "random"]
-        curves: dict[str, list[Deletion]] = {
-            rule: [found.choose(each, by=rule, seed=setup.seed) for each in SHARES]
-            for rule in rules
-        }
-        found = dataclasses.replace(found, curves=curves)
-        if check:
-            found = subject.checked(found)
-        return dataclasses.replace(found, cost=workspace.cost)
-
-
-class _Subject:
-    """The weights of a network whose inputs may be deleted."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
-        matrices = {matrix.name: matrix for matrix in workspace.surface.matrices.values()}
-        self.left_out = reasons_against(workspace, matrices)
-        for name, matrix in matrices.items():
-            if isinstance(matrix.rule, EmbeddingRule):
-                self.left_out.setdefault(name, "its inputs are tokens, not neurons")
-        self.matrices = {n: m for n, m in matrices.items() if n not in self.left_out}
-        if not self.matrices:
-            first = next(iter(self.left_out.items()), ("", "it has no weight matrix"))
-            raise SpiritlevelError(
-                "The model must have weight matrices whose inputs can be deleted. Got none: "
-                f"{first[0]!r}: {first[1]}."
-            )
-
-    def measure(self, num_probes: int, *, fisher: bool) -> Pruning:
-        """All units of all weights, without choices."""
-        workspace = self.workspace
-        family = NeuronDeletions(self.matrices)
-        size = sum(family.count(name) for name in family.names)
-        num_columns = workspace.plan.num_columns
-        probes = num_probes if num_columns > MOST_COLUMNS else 0
-        most = MOST_PROBED_PAIRS if probes else MOST_PAIRS
-        swept = run_column_pass(
-            workspace, family, pairs=size <= most, covariance=False, num_probes=probes
-        )
-        found, places = swept.found, spans(family)
-        owner = {name: _owners(matrix) for name, matrix in self.matrices.items()}
-        weights = {name: m.parameter.detach().double().cpu() for name, m in self.matrices.items()}
-        squares = {
-            name: _by_unit(weights[name].square(), owner[name], family.count(name))
-            for name in self.matrices
-        }
-        of_fisher: dict[str, Tensor] = {}
-        if fisher:
-            entries = ggn_diagonal(workspace, 8).entries
-            of_fisher = {
-                name: _by_unit(
-                    entries[name].values.cpu() * weights[name].square(),
-                    owner[name],
-                    family.count(name),
-                )
-                for name in self.matrices
-            }
-        loss, error = self._losses({})
-        data_stderr = found.data_stderr
-        drawn = f"{probes} output probes for {num_columns} columns" if probes else ""
-        return Pruning(
-            first={name: found.first[part] for name, part in places.items()},
-            second={name: found.second[part] for name, part in places.items()},
-            stderr={name: found.probe_stderr[part] for name, part in places.items()},
-            data_stderr={name: data_stderr[part] for name, part in places.items()},
-            magnitude={name: each.sqrt() for name, each in squares.items()},
-            fisher=of_fisher,
-            exact={name: not drawn and name not in swept.bends for name in self.matrices},
-            text={
-                name: "; ".join(filter(None, [drawn, _bend_text(swept.bends.get(name))]))
-                for name in self.matrices
-                if drawn or name in swept.bends
-            },
-            owner=owner,
-            left_out=self.left_out,
-            loss=loss,
-            error=error,
-            cost=workspace.cost,
-            settings=workspace.settings() | {"num_probes": probes},
-            gram=found.gram,
-            groups=found.groups,
-        )
-
-    def checked(self, found: Pruning) -> Pruning:
-        """The same with the loss of the network without the chosen units."""
-
-        def noted(deletion: Deletion) -> Deletion:
-            masks = found.masks(deletion)
-            point = {
-                name: matrix.parameter.detach() * masks[name].to(matrix.parameter)
-                for name, matrix in self.matrices.items()
-            }
-            loss, error = self._losses(point)
-            return dataclasses.replace(
-                deletion, measured_rise=loss - found.loss, measured_error=error
-            )
-
-        return dataclasses.replace(
+        found = dataclasses.replace(
             found,
-            chosen=None if found.chosen is None else noted(found.chosen),
-            curves={rule: [noted(each) for each in curve] for rule, curve in found.curves.items()},
+            chosen=None if share is None else found.choose(share, by=by, seed=setup.seed),
+            curves={
+                rule: [found.choose(each, by=rule, seed=setup.seed) for each in SHARES]
+                for rule in rules
+            },
         )
+        return changes.finished(found, check=check)
 
-    def _losses(self, point: dict[str, Tensor]) -> tuple[float, float | None]:
-        perturbed = self.workspace.perturbed
-        (loss,) = perturbed.losses([point])
-        if not isinstance(self.workspace.surface.loss, CrossEntropy):
-            return loss, None
-        return loss, perturbed.errors([point])[0]
+
+def _reason_against(matrix: WeightMatrix) -> str | None:
+    """Rows of a table are no neurons."""
+    is_table = isinstance(matrix.rule, EmbeddingRule)
+    return "its inputs are tokens, not neurons" if is_table else None
+
+
+def _measured(changes: WeightChanges, num_probes: int, *, fisher: bool) -> Pruning:
+    """All units of all weights, without choices."""
+    workspace, matrices = changes.workspace, changes.matrices
+    family, num_columns = NeuronDeletions(matrices), workspace.plan.num_columns
+    probes = num_probes if num_columns > MOST_COLUMNS else 0
+    most = MOST_PROBED_PAIRS if probes else MOST_PAIRS
+    found = run_column_pass(
+        workspace, family, pairs=family.size <= most, covariance=False, num_probes=probes
+    )
+    drawn = f"{probes} output probes for {num_columns} columns" if probes else ""
+    arithmetic = workspace.surface.numbers.arithmetic
+    settings = {"num_probes": probes} | ({} if arithmetic == "full" else {"arithmetic": arithmetic})
+    rounded = "" if arithmetic == "full" else f"computed in {arithmetic}"
+    text = {
+        name: "; ".join(filter(None, [drawn, _bend_text(found.bends.get(name)), rounded]))
+        for name in matrices
+    }
+    owner = {name: _owners(matrix) for name, matrix in matrices.items()}
+    squares = {n: weight.double().cpu().square() for n, weight in changes.weights.items()}
+    diagonal = ggn_diagonal(workspace, 8).entries if fisher else {}
+    return Pruning(
+        first=family.by_name(found.first),
+        second=family.by_name(found.second),
+        stderr=family.by_name(found.probe_stderr),
+        data_stderr=family.by_name(found.data_stderr),
+        magnitude={
+            name: _by_unit(squares[name], owner[name], family.count(name)).sqrt()
+            for name in matrices
+        },
+        fisher={
+            name: _by_unit(
+                diagonal[name].values.cpu() * squares[name], owner[name], family.count(name)
+            )
+            for name in (matrices if fisher else ())
+        },
+        owner=owner,
+        exact={name: not why for name, why in text.items()},
+        text={name: why for name, why in text.items() if why},
+        gram=found.gram,
+        groups=found.groups,
+        **changes.facts(**settings),
+    )
 
 
 def _bend_text(through: str | None) -> str:

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ...engine.directions.tally import ProbeGroups
-from ...errors import SpiritlevelError
-from ...reading import Misread, read_as, read_fields, read_settings
-from ...records import Cost, aligned, read_json, to_json_float
-from . import selection
-from .selection import Rule
+from ...reading import UNSAVED, Misread, read_as, read_fields, read_settings, to_plain
+from ...records import Cost
+from ..changes.record import AbstractChanges, AbstractChoice, WeightTable, choice_text
+from .selection import Rule, Units, check_rule, check_share
 
-FORMAT = "spiritlevel-pruning-1"
-PROBED = (
-    "± is one standard error, from {} random probes per sample; in the table, of the median unit"
-)
 _NUMBERS = ("first", "second", "stderr", "data_stderr", "magnitude", "fisher")  # one for each unit
 
 
 @dataclasses.dataclass(frozen=True)
-class Deletion:
+class Deletion(AbstractChoice):
     """Input units (channels) of each weight that are deleted together."""
+
+    CALLED: ClassVar = "a deletion"
 
     units: dict[str, list[int]]
     share: float  # of the entries of all weights
@@ -39,18 +34,26 @@ class Deletion:
     measured_rise: float | None = None  # of the loss, on the same data
     measured_error: float | None = None  # the share of wrong predictions
 
-    def to_dict(self) -> dict[str, Any]:
-        """In plain types."""
-        given = dataclasses.asdict(self)
-        return {k: to_json_float(v) if isinstance(v, float) else v for k, v in given.items()}
+    def text(self) -> str:
+        """One line about it."""
+        count = sum(map(len, self.units.values()))
+        return choice_text(
+            f"{count} units, {self.share:.1%} of the weights, by {self.by}",
+            ("predicted rise of the loss", self.rise, self.stderr),
+            ("as if each went alone", self.separate_rise, self.separate_stderr),
+            ("measured", self.measured_rise, None),
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pruning:
+class Pruning(AbstractChanges[Deletion]):
     """What deleting each input unit of each weight does to the loss.
 
     Tensors have one value for each unit of a weight, by the weight's name.
     """
+
+    CALLED: ClassVar = "the pruning"
+    FORMAT: ClassVar = "spiritlevel-pruning-1"
 
     first: dict[str, Tensor]  # −gᵀw_j
     second: dict[str, Tensor]  # ρ(j) = w_jᵀHw_j
@@ -59,9 +62,9 @@ class Pruning:
     data_stderr: dict[str, Tensor]
     magnitude: dict[str, Tensor]  # ‖w_j‖
     fisher: dict[str, Tensor]  # Σ F_ii w_i² over the unit, if it was asked for
+    owner: dict[str, Tensor]  # which unit every entry of a weight belongs to, in its shape
     exact: dict[str, bool]  # whether `second` is the Hessian's own, else of the GGN
     text: dict[str, str]  # why it is not
-    owner: dict[str, Tensor]  # which unit every entry of a weight belongs to, in its shape
     left_out: dict[str, str]
     loss: float
     error: float | None
@@ -70,8 +73,8 @@ class Pruning:
     chosen: Deletion | None = None
     curves: dict[str, list[Deletion]] = dataclasses.field(default_factory=dict)
     # of every two units, and what each group of probes gave; not in files
-    gram: Tensor | None = dataclasses.field(default=None, repr=False)
-    groups: ProbeGroups | None = dataclasses.field(default=None, repr=False)
+    gram: Tensor | None = dataclasses.field(default=None, repr=False, metadata=UNSAVED)
+    groups: ProbeGroups | None = dataclasses.field(default=None, repr=False, metadata=UNSAVED)
 
     @property
     def rise(self) -> dict[str, Tensor]:
@@ -95,26 +98,26 @@ class Pruning:
                 per entry.
         """
         by = by or self.default_rule
-        known = {"joint"} if self.gram is not None else set()
-        selection.check_rule(by, known | ({"fisher"} if self.fisher else set()))
-        selection.check_share(share)
-        entries, owners = self._entries(), self._owners()
-        limit = share * float(entries.sum())
-        if by == "joint":
-            assert self.gram is not None
-            scores, pairs = 0.5 * _joined(self.second), self.gram
-            if self.groups is not None and self.groups.grams is not None:
-                scores, pairs = 0.5 * self.groups.second[0], self.groups.grams[0].double()
-            taken = selection.take_one_by_one(scores, pairs, entries, owners, limit)
-        else:
-            taken = selection.take(self._scores(by, seed), entries, owners, limit)
-        return self._deletion(taken, by)
+        check_rule(by, has_fisher=bool(self.fisher), has_pairs=self.gram is not None)
+        check_share(share)
+        entries = self._entries()
+        units = Units(entries, self._owners(), share * float(entries.sum()))
+        if by != "joint":
+            return self._deletion(units.take(self._scores(by, seed)), by)
+        assert self.gram is not None
+        scores, pairs = 0.5 * _joined(self.second), self.gram
+        if self.groups is not None and self.groups.grams is not None:
+            scores, pairs = 0.5 * self.groups.second[0], self.groups.grams[0].double()
+        return self._deletion(units.take_one_by_one(scores, pairs), by)
 
     def ranking(self) -> list[tuple[str, int, float]]:
         """All units from the one that costs least on: weight, unit, ½ρ(j)."""
-        values = 0.5 * _joined(self.second)
-        names = [(name, j) for name, each in self.second.items() for j in range(len(each))]
-        return [(*names[i], float(values[i])) for i in values.argsort(stable=True).tolist()]
+        values, units = 0.5 * _joined(self.second), self._units()
+        return [(*units[i], float(values[i])) for i in values.argsort(stable=True).tolist()]
+
+    def _units(self) -> list[tuple[str, int]]:
+        """The weight of every unit, and its number there."""
+        return [(name, j) for name, each in self.second.items() for j in range(len(each))]
 
     def _scores(self, by: Rule, seed: int) -> Tensor:
         if by == "curvature":
@@ -125,9 +128,8 @@ class Pruning:
             return _joined(self.fisher)
         if by == "magnitude":
             return _joined(self.magnitude).square()
-        size = sum(len(each) for each in self.second.values())
-        generator = torch.Generator().manual_seed(seed)
-        return torch.rand(size, generator=generator, dtype=torch.float64) * self._entries()
+        entries, generator = self._entries(), torch.Generator().manual_seed(seed)
+        return torch.rand(len(entries), generator=generator, dtype=torch.float64) * entries
 
     def _entries(self) -> Tensor:
         counts = [
@@ -141,12 +143,9 @@ class Pruning:
         return torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
 
     def _deletion(self, taken: list[int], by: str) -> Deletion:
-        units: dict[str, list[int]] = {}
-        start = 0
-        for name, values in self.second.items():
-            stop = start + len(values)
-            units[name] = sorted(i - start for i in taken if start <= i < stop)
-            start = stop
+        units: dict[str, list[int]] = {name: [] for name in self.second}
+        for name, j in map(self._units().__getitem__, sorted(taken)):
+            units[name].append(j)
         entries = self._entries()
         first, second = _joined(self.first)[taken].sum(), _joined(self.second)[taken].sum()
         joint = stderr = separate_stderr = None
@@ -181,122 +180,94 @@ class Pruning:
 
         `torch.nn.utils.prune.custom_from_mask(module, "weight", mask)` takes them.
         """
-        return {
-            name: (~torch.isin(owner, torch.tensor(deletion.units[name], dtype=owner.dtype))).to(
-                torch.float32
-            )
-            for name, owner in self.owner.items()
-        }
+        return {name: self._mask(name, deletion) for name in self.owner}
+
+    def _mask(self, name: str, deletion: Deletion) -> Tensor:
+        owner = self.owner[name]
+        gone = torch.tensor(deletion.units[name], dtype=owner.dtype)
+        return (~torch.isin(owner, gone)).to(torch.float32)
 
     def apply(self, model: nn.Module, deletion: Deletion) -> nn.Module:
         """A copy of the model without these units: their entries are 0."""
-        pruned = copy.deepcopy(model)
-        parameters = dict(pruned.named_parameters())
-        for name, mask in self.masks(deletion).items():
-            if name not in parameters or parameters[name].shape != mask.shape:
-                raise SpiritlevelError(
-                    "The 'model' argument of apply must be the network that was measured. It has "
-                    f"no weight {name!r} of shape {tuple(mask.shape)}."
-                )
-            with torch.no_grad():
-                parameters[name].mul_(mask.to(parameters[name]))
-        return pruned
+        expected = {name: f"of shape {tuple(owner.shape)}" for name, owner in self.owner.items()}
+        return self.changed_copy(model, deletion, expected, lambda w: f"of shape {tuple(w.shape)}")
+
+    def changed(self, name: str, weight: Tensor, choice: Deletion) -> Tensor:
+        """A weight with zeros for the units that are deleted."""
+        return weight * self._mask(name, choice).to(weight)
 
     def cells(self, name: str) -> list[str]:
         """A weight in a table: the smallest, median and largest ½ρ(j), and what these are."""
         half = 0.5 * self.second[name]
         cells = [f"{float(v):.2g}" for v in (half.min(), half.median(), half.max())]
         if not self.settings.get("num_probes"):
-            return [*cells, "exact" if self.exact[name] else "ggn"]
+            return [*cells, "exact" if self.exact[name] else self.settings.get("arithmetic", "ggn")]
         error = (self.stderr[name] / self.second[name]).nanmedian()  # dead units have none
         return [*cells, "ggn" if error.isnan() else f"ggn ±{float(error):.0%}"]
 
-    def __str__(self) -> str:
-        heading = ("½ρ(j), the core of the rise", "units", "smallest", "median", "largest", "")
-        rows: list[tuple[str, ...]] = [heading]
-        for name in self.second:
-            rows.append((name, str(len(self.second[name])), *self.cells(name)))
-        lines = [aligned(rows)]
-        if self.chosen is not None:
-            lines.append(deletion_text(self.chosen))
-        if probes := self.settings.get("num_probes"):
-            lines.append(PROBED.format(probes))
-        count = int(self.settings["num_samples"])
-        lines.append(f"{count} samples, {self.cost.passes(count)} over the data")
-        return "\n".join(lines)
+    def table(self, *, with_chosen: bool = False) -> WeightTable:
+        """How many units every weight has, and what they are worth."""
+        titles = ["units", "smallest", "median", "largest", ""]
+        rows = {n: [str(len(values)), *self.cells(n)] for n, values in self.second.items()}
+        if with_chosen and self.chosen is not None:
+            titles.append("deleted")
+            for name, gone in self.chosen.units.items():
+                rows[name].append(str(len(gone)))
+        probes = self.settings.get("num_probes")
+        note = (
+            f"± is one standard error, from {probes} random probes per sample; in the table, of "
+            "the median unit"
+        )
+        return WeightTable("½ρ(j), the core of the rise", titles, rows, note if probes else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the terms between units, in plain types."""
+        tensors = {part: getattr(self, part).items() for part in _NUMBERS}
         numbers = {
-            part: {
-                name: [to_json_float(value) for value in values.tolist()]
-                for name, values in getattr(self, part).items()
-            }
-            for part in _NUMBERS
+            part: to_plain({name: values.tolist() for name, values in parts})
+            for part, parts in tensors.items()
         }
-        return {
-            "format": FORMAT,
-            **numbers,
-            "owner": {name: _plain_owner(owner) for name, owner in self.owner.items()},
-            "exact": self.exact,
-            "text": self.text,
-            "left_out": self.left_out,
-            "loss": to_json_float(self.loss),
-            "error": to_json_float(self.error),
-            "cost": dataclasses.asdict(self.cost),
-            "settings": self.settings,
-            "chosen": None if self.chosen is None else self.chosen.to_dict(),
-            "curves": {k: [d.to_dict() for d in each] for k, each in self.curves.items()},
-        }
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text; `Pruning.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Pruning:
-        """Read what `to_json` wrote; choices made from it know neither terms nor errors."""
-        return read_json(text, "Pruning", FORMAT, cls.from_dict)
+        return super().to_dict() | numbers | {"owner": _plain_owners(self.owner)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Pruning:
         """The inverse of `to_dict`."""
-        given = dict(read_as(Mapping[str, Any], data, "the pruning"))
+        given = dict(read_as(Mapping[str, Any], data, cls.CALLED))
         given.pop("format", None)
-        read_settings(given["settings"], "the pruning's settings")
         # earlier versions refused what needs probes
         given.setdefault("stderr", {k: [0.0] * len(v) for k, v in given["second"].items()})
-        ready: dict[str, Any] = {part: _read_numbers(given.pop(part), part) for part in _NUMBERS}
-        ready["owner"] = _read_owners(given.pop("owner"), ready["second"])
-        ready |= {"gram": None, "groups": None}
-        _check_units(
-            ready, exact=read_as(Mapping[str, bool], given["exact"], "the pruning's exact")
-        )
-        return read_fields(cls, given, "the pruning", **ready)
+        ready: dict[str, Any] = {part: _read_numbers(given[part], part) for part in _NUMBERS}
+        ready["owner"] = _read_owners(given["owner"], ready["second"])
+        found = read_fields(cls, given, cls.CALLED, **ready)
+        found.check_parts()
+        return found
+
+    def check_parts(self) -> None:
+        """Refuse parts that are not about the same units: they were edited, or damaged."""
+        read_settings(self.settings, "the pruning's settings")
+        sizes = {name: len(values) for name, values in self.second.items()}
+        if not sizes or not all(sizes.values()):
+            raise Misread("the pruning's second must hold numbers, of at least one weight")
+        for part in _NUMBERS:
+            found = {name: len(values) for name, values in getattr(self, part).items()}
+            if found != sizes and not (part == "fisher" and not found):  # which few ask for
+                raise Misread(f"the pruning's {part} must have a number for each one in its second")
+        if self.exact.keys() != sizes.keys():
+            raise Misread("the pruning's exact must name the same weights as its second")
+        if empty := [name for name, owner in self.owner.items() if not owner.numel()]:
+            raise Misread(f"the pruning's shape of {empty[0]!r} has no entries")
 
 
-def _check_units(parts: Mapping[str, Mapping[str, Tensor]], *, exact: Mapping[str, bool]) -> None:
-    """Refuse parts that are not about the same units: they were edited, or damaged."""
-    sizes = {name: len(values) for name, values in parts["second"].items()}
-    if not sizes or not all(sizes.values()):
-        raise Misread("the pruning's second must hold numbers, of at least one weight")
-    for part in _NUMBERS:
-        found = {name: len(values) for name, values in parts[part].items()}
-        if found != sizes and not (part == "fisher" and not found):  # which not everyone asks for
-            raise Misread(f"the pruning's {part} must have a number for each one in its second")
-    if exact.keys() != sizes.keys():
-        raise Misread("the pruning's exact must name the same weights as its second")
-    if empty := [name for name, owner in parts["owner"].items() if not owner.numel()]:
-        raise Misread(f"the pruning's shape of {empty[0]!r} has no entries")
-
-
-def _plain_owner(owner: Tensor) -> dict[str, Any]:
+def _plain_owners(owners: Mapping[str, Tensor]) -> dict[str, Any]:
     """The shape, and the owners along those dimensions only in which they change."""
-    units = owner
-    for dim in range(owner.dim()):
-        first = units.narrow(dim, 0, 1)
-        units = first if bool((units == first).all()) else units
-    return {"shape": list(owner.shape), "units": units.tolist()}
+    found = {}
+    for name, owner in owners.items():
+        units = owner
+        for dim in range(owner.dim()):
+            first = units.narrow(dim, 0, 1)
+            units = first if bool((units == first).all()) else units
+        found[name] = {"shape": list(owner.shape), "units": units.tolist()}
+    return found
 
 
 def _read_owners(data: Any, second: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -326,21 +297,3 @@ def _read_numbers(data: Any, part: str) -> dict[str, Tensor]:
 
 def _joined(parts: dict[str, Tensor]) -> Tensor:
     return torch.cat(list(parts.values()))
-
-
-def deletion_text(deletion: Deletion) -> str:
-    """One line about a deletion."""
-    count = sum(map(len, deletion.units.values()))
-    parts = [f"{count} units, {deletion.share:.1%} of the weights, by {deletion.by}"]
-    if deletion.rise is not None:
-        error = _error_text(deletion.stderr)
-        parts.append(f"predicted rise of the loss {deletion.rise:.3g}{error}")
-    error = _error_text(deletion.separate_stderr)
-    parts.append(f"as if each went alone {deletion.separate_rise:.3g}{error}")
-    if deletion.measured_rise is not None:
-        parts.append(f"measured {deletion.measured_rise:.3g}")
-    return "; ".join(parts)
-
-
-def _error_text(stderr: float | None) -> str:
-    return "" if stderr is None else f" ± {stderr:.1g}"

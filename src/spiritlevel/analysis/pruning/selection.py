@@ -2,83 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import dataclasses
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError, brief, suggestion
+from ...need import need, number, one_of
 
 Rule = Literal["joint", "curvature", "rise", "magnitude", "fisher", "random"]
 
 
-def check_rule(by: str, known: set[str]) -> None:
+def check_rule(by: str, *, has_fisher: bool, has_pairs: bool) -> None:
     """Refuse a rule that is not known or has no numbers."""
-    if by not in get_args(Rule):
-        raise SpiritlevelError(
-            f"The 'by' argument must be one of {', '.join(get_args(Rule))}. Got {brief(by)}."
-            f"{suggestion(by, get_args(Rule))}"
-        )
-    if by == "fisher" and "fisher" not in known:
+    known = get_args(Rule)
+    need("by", by, one_of(known), f"one of {', '.join(known)}", suggestion(by, known)[1:])
+    if by == "fisher" and not has_fisher:
         raise SpiritlevelError(
             "The 'by' argument can be 'fisher' only if the diagonal is known. Call pruning with "
             "fisher=True."
         )
-    if by == "joint" and "joint" not in known:
+    if by == "joint" and not has_pairs:
         raise SpiritlevelError(
             "The 'by' argument can be 'joint' only where the terms between units are known: not "
             "for so many units. Use by='curvature', or choose fewer 'layers'."
         )
 
 
-def check_share(share: object) -> None:
+def check_share(share: Any) -> None:
     """Refuse what is not a share of the weights."""
-    is_number = isinstance(share, int | float) and not isinstance(share, bool)
-    if not is_number or not 0.0 < share < 1.0:  # type: ignore[operator]
+    if not number(above=0, below=1)(share):
         raise SpiritlevelError(
             "The 'share' argument must lie between 0 and 1: how much of the weights is to be "
             f"deleted. Got {brief(share)}. Typical: 0.3."
         )
 
 
-def take(scores: Tensor, entries: Tensor, owners: Tensor, limit: float) -> list[int]:
-    """Units from the smallest score per entry on, until `limit` entries are gone.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Units:
+    """All units in a row, of which some are taken until so many entries are gone.
 
-    The last unit of a weight always stays. All arguments but `limit` have one value per unit.
+    The last unit of a weight always stays.
     """
-    return _collect((scores / entries).argsort(stable=True).tolist(), entries, owners, limit)
 
+    entries: Tensor  # of each unit
+    owners: Tensor  # the number of its weight
+    limit: float
 
-def take_one_by_one(
-    scores: Tensor, pairs: Tensor, entries: Tensor, owners: Tensor, limit: float
-) -> list[int]:
-    """The same, where what a unit adds depends on those that are gone already.
+    def take(self, scores: Tensor) -> list[int]:
+        """Units from the smallest score per entry on."""
+        left = torch.bincount(self.owners)
+        taken, gone = [], 0.0
+        for unit in (scores / self.entries).argsort(stable=True).tolist():
+            size, owner = float(self.entries[unit]), self.owners[unit]
+            if left[owner] > 1 and gone + size <= self.limit:
+                taken.append(unit)
+                left[owner] -= 1
+                gone += size
+        return taken
 
-    A unit adds its score and its terms with all that are gone, Σ_j pairs_ij.
-    """
-    left = torch.bincount(owners)
-    added, gone = scores.clone(), 0.0
-    taken: list[int] = []
-    open_ = torch.ones(len(scores), dtype=torch.bool)
-    while True:
-        fits = open_ & (left[owners] > 1) & (entries <= limit - gone)
-        if not bool(fits.any()):
-            return taken
-        best = int((added / entries).masked_fill(~fits, torch.inf).argmin())
-        taken.append(best)
-        open_[best] = False
-        left[owners[best]] -= 1
-        gone += float(entries[best])
-        added += pairs[best]
+    def take_one_by_one(self, scores: Tensor, pairs: Tensor) -> list[int]:
+        """The same, where what a unit adds depends on those that are gone already.
 
-
-def _collect(order: list[int], entries: Tensor, owners: Tensor, limit: float) -> list[int]:
-    left = torch.bincount(owners)
-    taken, gone = [], 0.0
-    for unit in order:
-        size = float(entries[unit])
-        if left[owners[unit]] > 1 and gone + size <= limit:
-            taken.append(unit)
-            left[owners[unit]] -= 1
-            gone += size
-    return taken
+        A unit adds its score and its terms with all that are gone, Σ_j pairs_ij.
+        """
+        left = torch.bincount(self.owners)
+        added, gone = scores.clone(), 0.0
+        taken: list[int] = []
+        stays = torch.ones(len(scores), dtype=torch.bool)
+        while True:
+            fits = stays & (left[self.owners] > 1) & (self.entries <= self.limit - gone)
+            if not bool(fits.any()):
+                return taken
+            best = int((added / self.entries).masked_fill(~fits, torch.inf).argmin())
+            taken.append(best)
+            stays[best] = False
+            left[self.owners[best]] -= 1
+            gone += float(self.entries[best])
+            added += pairs[best]

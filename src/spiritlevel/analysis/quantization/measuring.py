@@ -10,22 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from ... import measures as catalogue
-from ...engine.data_pass import Needs
-from ...engine.directions.column_pass import run_column_pass, spans
+from ...engine.directions.column_pass import run_column_pass
 from ...engine.directions.families import GivenChanges
 from ...engine.directions.product_pass import run_product_pass
 from ...engine.directions.tally import Directional
-from ...engine.recorded_runs import reasons_against
-from ...engine.workspace import Workspace
-from ...errors import NotApplicable, SpiritlevelError, brief
+from ...errors import NotApplicable
 from ...measures.setup import OnLayersFast, Setup
 from ...measures.verb import verb
 from ...model.arguments import CHECKED_LATER, ArgumentCheck, is_flag, is_text
 from ...model.layers.patches import TransposedLinearRule
-from ...model.losses import CrossEntropy
-from ...need import is_number, is_whole, or_none
-from . import assignment
-from .records import Plan, Quantization, Width
+from ...model.weight_matrices import WeightMatrix
+from ...need import is_number, is_whole, need, or_none, whole
+from ..changes.weight_changes import WeightChanges
+from .assignment import size_budget
+from .records import Quantization, Width
 from .rounding import Ranges, Rounding, Scheme, check_bits
 
 if TYPE_CHECKING:
@@ -83,205 +81,111 @@ def quantization(
     The other arguments are those of `measure`.
     """
     options, rounding = check_bits(bits), Rounding(scheme, group_size, ranges)
-    if num_probes < MIN_PROBES:
-        raise SpiritlevelError(
-            "The 'num_probes' argument of quantization must be at least 2, or the error would be "
-            f"unknown. Got {brief(num_probes)}. The default is 4."
-        )
-    budget = mean_bits is not None or bytes is not None
-    if budget:
-        assignment.check_limits(mean_bits, bytes)
+    wanted = "at least 2, or the error would be unknown"
+    enough = whole(least=MIN_PROBES)
+    need("num_probes", num_probes, enough, wanted, "The default is 4.", of="quantization")
+    budget = None if mean_bits is None and bytes is None else size_budget(mean_bits, bytes)
     with setup.opened(model, data) as workspace:
-        workspace.want(Needs(sweep=True))
-        subject = _Subject(workspace, rounding, options)
-        if budget:
-            subject.refuse_small(mean_bits, bytes)
-        found = subject.measure(num_probes, traces=traces)
-        if budget:
-            chosen = found.plan(mean_bits=mean_bits, bytes=bytes)
-            found = dataclasses.replace(found, chosen=chosen)
-        frontier, uniforms = found.pareto(), [found.uniform(each) for each in options]
-        found = dataclasses.replace(found, frontier=frontier, uniforms=uniforms)
-        if check:
-            found = subject.checked(found)
-        return dataclasses.replace(found, cost=workspace.cost)
+        changes = WeightChanges(workspace, "rounding can be followed to the outputs")
+        roundings = _Roundings(changes, rounding, options)
+        if budget is not None:
+            budget.refuse_if_below(options[0], roundings.least_bytes)
+        found = roundings.measure(num_probes, traces=traces)
+        found = dataclasses.replace(
+            found,
+            chosen=None if budget is None else found.plan(mean_bits=mean_bits, bytes=bytes),
+            frontier=found.pareto(),
+            uniforms=[found.uniform(each) for each in options],
+        )
+        return changes.finished(found, check=check, same=lambda plan: tuple(plan.bits.items()))
 
 
-class _Subject:
-    """The weights of a network that are rounded."""
+class _Roundings:
+    """Every weight rounded to every width."""
 
-    def __init__(self, workspace: Workspace, rounding: Rounding, options: tuple[int, ...]) -> None:
-        self.workspace, self.rounding, self.options = workspace, rounding, options
-        matrices = {matrix.name: matrix for matrix in workspace.surface.matrices.values()}
-        self.left_out = reasons_against(workspace, matrices)
-        self.weights = {
-            name: matrix.parameter for name, matrix in matrices.items() if name not in self.left_out
-        }
-        if not self.weights:
-            first = next(iter(self.left_out.items()), ("", "it has no weight matrix"))
-            raise SpiritlevelError(
-                "The model must have weight matrices whose rounding can be followed to the "
-                f"outputs. Got none: {first[0]!r}: {first[1]}."
-            )
-        self.transposed = [
-            name
-            for name in self.weights
-            if isinstance(matrices[name].rule, TransposedLinearRule)
-            and not isinstance(matrices[name].module, nn.Embedding)
-        ]
-
-    def refuse_small(self, mean_bits: float | None, num_bytes: int | None) -> None:
-        """Refuse a budget that the smallest widths exceed, before anything is measured."""
-        least = self.options[0]
-        if mean_bits is not None:
-            assignment.refuse_below(least, mean_bits, assignment.MEAN_BITS)
-        else:
-            assert num_bytes is not None
-            total = sum(self._bytes(name, least) for name in self.weights)
-            assignment.refuse_below(total, num_bytes, "bytes")
+    def __init__(
+        self, changes: WeightChanges, rounding: Rounding, options: tuple[int, ...]
+    ) -> None:
+        self.workspace, self.changes = changes.workspace, changes
+        self.rounding, self.options = rounding, options
+        self.transposed = [name for name, m in changes.matrices.items() if _is_transposed(m)]
+        counts = dict.fromkeys(changes.weights, len(options))
+        self.family = GivenChanges(counts, self.change)
 
     def change(self, name: str, number: int) -> Tensor:
         """The rounding error of a weight at one of the widths."""
-        weight = self.weights[name].detach()
-        return self._rounded(name, self.options[number]) - weight
+        weight, bits = self.changes.weights[name], self.options[number]
+        transposed = name in self.transposed
+        return self.rounding.round(weight, bits, transposed=transposed) - weight
 
-    def _rounded(self, name: str, bits: int) -> Tensor:
-        weight = self.weights[name].detach()
-        return self.rounding.round(weight, bits, transposed=name in self.transposed)
-
-    def _bytes(self, name: str, bits: int) -> int:
-        shape = self.weights[name].shape
+    def num_bytes(self, name: str, bits: int) -> int:
+        """What a weight takes at a width, with its scales."""
+        shape = self.changes.weights[name].shape
         return self.rounding.num_bytes(shape, bits, transposed=name in self.transposed)
+
+    @property
+    def least_bytes(self) -> int:
+        """What all weights take at the smallest width."""
+        return sum(self.num_bytes(name, self.options[0]) for name in self.family.names)
 
     def measure(self, num_probes: int, *, traces: bool) -> Quantization:
         """All widths of all weights, without plans."""
-        workspace = self.workspace
-        family = self._family(list(self.weights))
-        found, random = self._directional(family, num_probes)
-        places, widths = spans(family), []
-        is_full = workspace.surface.numbers.arithmetic == "full"
-        for name in self.weights:
-            for number, bits in enumerate(self.options):
-                i = places[name].start + number
-                widths.append(
-                    Width(
-                        weight=name,
-                        bits=bits,
-                        bytes=self._bytes(name, bits),
-                        first=float(found.first[i]),
-                        second=float(found.second[i]),
-                        rise=float(found.rise[i]),
-                        stderr=0.5 * float(found.probe_stderr[i]),
-                        data_stderr=float(found.data_stderr[i]),
-                        error=float(self.change(name, number).double().square().sum()),
-                        exact=random.get(name) is None and is_full,
-                    )
-                )
-        loss, error = self._losses([{}])
+        found, how = self._directional(num_probes)
+        arithmetic, data_stderr = self.workspace.surface.numbers.arithmetic, found.data_stderr
         return Quantization(
-            widths=widths,
+            widths=[
+                Width(
+                    weight=name,
+                    bits=bits,
+                    bytes=self.num_bytes(name, bits),
+                    first=float(found.first[i]),
+                    second=float(found.second[i]),
+                    rise=float(found.rise[i]),
+                    stderr=0.5 * float(found.probe_stderr[i]),
+                    data_stderr=float(data_stderr[i]),
+                    error=float(self.change(name, i - span.start).double().square().sum()),
+                    exact=name not in how and arithmetic == "full",
+                )
+                for name, span in self.family.spans.items()
+                for i, bits in enumerate(self.options, start=span.start)
+            ],
             rounding=self.rounding,
-            sizes={name: weight.numel() for name, weight in self.weights.items()},
+            sizes={name: weight.numel() for name, weight in self.changes.weights.items()},
             transposed=self.transposed,
-            left_out=self.left_out,
             traces=self._traces() if traces else {},
-            loss=loss[0],
-            error=None if error is None else error[0],
-            cost=workspace.cost,
-            settings=workspace.settings()
-            | {
-                "how": random,
-                "num_probes": num_probes,
-                "arithmetic": workspace.surface.numbers.arithmetic,
-            },
             covariance=found.covariance,
             gram=found.gram,
+            **self.changes.facts(how=how, num_probes=num_probes, arithmetic=arithmetic),
         )
 
-    def _family(self, names: list[str]) -> GivenChanges:
-        return GivenChanges(dict.fromkeys(names, len(self.options)), self.change)
-
-    def _directional(
-        self, family: GivenChanges, num_probes: int
-    ) -> tuple[Directional, dict[str, str]]:
+    def _directional(self, num_probes: int) -> tuple[Directional, dict[str, str]]:
         """Slopes and curvatures, and for weights whose curvature is not exact, what it is."""
-        workspace = self.workspace
-        names = list(family.names)
-        if workspace.plan.num_columns > MOST_COLUMNS:
-            text = f"{num_probes} random signs per sample and weight"
-            found = run_product_pass(workspace, family, num_probes=num_probes)
-            found = dataclasses.replace(found, gram=None)
-            return found, {} if len(names) == 1 else dict.fromkeys(names, text)
-        columns = run_column_pass(workspace, family, pairs=True)
-        bent = [name for name in names if name in columns.bends]
-        if not bent:
-            return columns.found, {}
-        try:
-            products = run_product_pass(workspace, self._family(bent), num_probes=num_probes)
-        except NotApplicable as error:
-            text = f"of the GGN, not the Hessian: {error}"
-            return columns.found, dict.fromkeys(bent, text)
+        workspace, family = self.workspace, self.family
         text = f"{num_probes} random signs per sample and weight"
-        how = {} if len(bent) == 1 else dict.fromkeys(bent, text)
-        return _replaced(columns.found, products, family, bent), how
+        if workspace.plan.num_columns > MOST_COLUMNS:
+            found = run_product_pass(workspace, family, num_probes=num_probes)
+            how = dict.fromkeys(family.names, text) if len(family.names) > 1 else {}
+            return dataclasses.replace(found, gram=None), how
+        found = run_column_pass(workspace, family, pairs=True)
+        bent = [name for name in family.names if name in found.bends]
+        if not bent:
+            return found, {}
+        try:
+            products = run_product_pass(workspace, family.only(bent), num_probes=num_probes)
+        except NotApplicable as error:
+            return found, dict.fromkeys(bent, f"of the GGN, not the Hessian: {error}")
+        rows = torch.cat([torch.arange(family.size)[family.spans[name]] for name in bent])
+        how = dict.fromkeys(bent, text) if len(bent) > 1 else {}
+        return found.with_rows(rows, products), how
 
     def _traces(self) -> dict[str, float]:
         """The trace of every weight's Hessian block."""
-        names = {name: name for name in self.weights}
-        rows = catalogue.estimate_rows(
-            self.workspace, "trace", names, dict.fromkeys(self.weights, 1.0)
-        )
-        return {name: rows.result({name: 1.0}).estimate.value for name in self.weights}
-
-    # -- what really happens -----------------------------------------------------------------
-
-    def checked(self, found: Quantization) -> Quantization:
-        """The same with the loss of the rounded network, for every plan."""
-        chosen = [] if found.chosen is None else [found.chosen]
-        plans = [*chosen, *found.frontier, *found.uniforms]
-        unique = list({tuple(plan.bits.items()): plan for plan in plans}.values())
-        losses: dict[Any, float] = {}
-        errors: dict[Any, float | None] = {}
-        for plan in unique:  # one at a time: each is a copy of all weights
-            point = {name: self._rounded(name, bits) for name, bits in plan.bits.items()}
-            loss, error = self._losses([point])
-            key = tuple(plan.bits.items())
-            losses[key], errors[key] = loss[0], None if error is None else error[0]
-
-        def noted(plan: Plan) -> Plan:
-            key = tuple(plan.bits.items())
-            return dataclasses.replace(
-                plan, measured_rise=losses[key] - found.loss, measured_error=errors[key]
-            )
-
-        return dataclasses.replace(
-            found,
-            chosen=noted(found.chosen) if found.chosen is not None else None,
-            frontier=[noted(plan) for plan in found.frontier],
-            uniforms=[noted(plan) for plan in found.uniforms],
-        )
-
-    def _losses(self, points: list[dict[str, Tensor]]) -> tuple[list[float], list[float] | None]:
-        perturbed = self.workspace.perturbed
-        losses = perturbed.losses(points)
-        if not isinstance(self.workspace.surface.loss, CrossEntropy):
-            return losses, None
-        return losses, perturbed.errors(points)
+        names = {name: name for name in self.family.names}
+        rows = catalogue.estimate_rows(self.workspace, "trace", names, dict.fromkeys(names, 1.0))
+        return {name: rows.result({name: 1.0}).estimate.value for name in names}
 
 
-def _replaced(
-    columns: Directional, products: Directional, family: GivenChanges, bent: list[str]
-) -> Directional:
-    """The GGN's curvatures, with the Hessian's where the outputs bend."""
-    places = spans(family)
-    rows = torch.cat([torch.arange(places[n].start, places[n].stop) for n in bent])
-    second, stderr = columns.second.clone(), columns.probe_stderr.clone()
-    second[rows], stderr[rows] = products.second, products.probe_stderr
-    spread = columns.products.clone()
-    # the rises of bent weights vary with the Hessian; with those of others, as their GGN does
-    spread[rows[:, None], rows] = products.products
-    weighted = columns.with_weights.clone()
-    weighted[rows] = products.with_weights
-    return dataclasses.replace(
-        columns, second=second, probe_stderr=stderr, products=spread, with_weights=weighted
-    )
+def _is_transposed(matrix: WeightMatrix) -> bool:
+    """Whether its output channels are in the last dimension; those of a table are none."""
+    is_table = isinstance(matrix.module, nn.Embedding)
+    return isinstance(matrix.rule, TransposedLinearRule) and not is_table

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
-import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError
-from ...reading import Misread, read_as, read_fields, read_settings
-from ...records import Cost, aligned, read_json, to_json_float
-from . import assignment
-from .assignment import Rule
+from ...errors import SpiritlevelError, suggestion
+from ...need import need, one_of
+from ...reading import UNSAVED, Misread, Plain, read_as, read_settings
+from ...records import Cost
+from ..changes.record import AbstractChanges, AbstractChoice, WeightTable, choice_text
+from .assignment import Assignment, size_budget
 from .rounding import Rounding
 
-FORMAT = "spiritlevel-quantization-1"
-_FLOATS = ("first", "second", "rise", "stderr", "data_stderr", "error")
+Rule = Literal["joint", "curvature", "rise", "trace", "error"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Width:
+class Width(Plain):
     """One weight rounded to one width; `rise` is gᵀδ + ½ δᵀHδ of the rounding error δ."""
+
+    CALLED: ClassVar = "a width"
 
     weight: str
     bits: int
@@ -41,8 +40,10 @@ class Width:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(AbstractChoice):
     """A width for every weight."""
+
+    CALLED: ClassVar = "a plan"
 
     bits: dict[str, int]
     bytes: int  # of the rounded weights, with their scales
@@ -54,15 +55,22 @@ class Plan:
     measured_rise: float | None = None  # of the loss of the rounded network on the same data
     measured_error: float | None = None  # the share of wrong predictions of the rounded network
 
-    def to_dict(self) -> dict[str, Any]:
-        """In plain types."""
-        given = dataclasses.asdict(self)
-        return {k: to_json_float(v) if isinstance(v, float) else v for k, v in given.items()}
+    def text(self) -> str:
+        """One line about it."""
+        return choice_text(
+            f"{self.mean_bits:.2f} bits per weight, {self.bytes:,} bytes",
+            ("predicted rise of the loss", self.rise, self.data_stderr),
+            ("with terms between weights", self.joint_rise, None),
+            ("measured", self.measured_rise, None),
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Quantization:
+class Quantization(AbstractChanges[Plan]):
     """The predicted rise of the loss for every weight and width, and plans for given budgets."""
+
+    CALLED: ClassVar = "the quantization"
+    FORMAT: ClassVar = "spiritlevel-quantization-1"
 
     widths: list[Width]
     rounding: Rounding
@@ -78,8 +86,8 @@ class Quantization:
     frontier: list[Plan] = dataclasses.field(default_factory=list)
     uniforms: list[Plan] = dataclasses.field(default_factory=list)
     # of every two widths, in the order of `widths`; not in files
-    covariance: Tensor | None = dataclasses.field(default=None, repr=False)
-    gram: Tensor | None = dataclasses.field(default=None, repr=False)
+    covariance: Tensor | None = dataclasses.field(default=None, repr=False, metadata=UNSAVED)
+    gram: Tensor | None = dataclasses.field(default=None, repr=False, metadata=UNSAVED)
 
     @property
     def options(self) -> tuple[int, ...]:
@@ -114,23 +122,48 @@ class Quantization:
                 gᵀδ, which at a minimum is mostly chance: see docs. Or what others minimize:
                 "trace" (HAWQ-V2: mean trace × ‖δ‖²), "error" (‖δ‖² alone).
         """
-        has_pairs = self.gram is not None
-        assignment.check_rule(by, has_traces=bool(self.traces), has_pairs=has_pairs)
-        smallest = [self.of(name, self.options[0]) for name in self.sizes]
-        limit = assignment.check_budget(smallest, self.sizes, mean_bits, bytes)
-        sizes = self._costs(by_bytes=bytes is not None)
-        values = self._values(by)
+        self._check_rule(by)
+        budget, least = size_budget(mean_bits, bytes), self.options[0]
+        total = sum(self.sizes.values())
+        budget.refuse_if_below(least, sum(self.of(name, least).bytes for name in self.sizes))
+        values = [self._value(width, by) for width in self.widths]
         if not all(map(math.isfinite, values)):
             raise SpiritlevelError(
                 f"A plan by {by!r} needs a finite number for each weight and width. Got "
                 f"{next(v for v in values if not math.isfinite(v))}. Look at `widths`: the loss "
                 "overflows, or the file was edited."
             )
-        chosen = assignment.solve(self.widths, values, sizes, limit)
+        total = sum(self.sizes.values())
+        task = Assignment(
+            weights=[width.weight for width in self.widths],
+            values=values,
+            sizes=[
+                self.sizes[width.weight] * width.bits / total if bytes is None else width.bytes
+                for width in self.widths
+            ],
+            limit=budget.limit,
+        )
+        chosen = task.solve()
         if by == "joint":
             assert self.gram is not None
-            chosen = assignment.improve(self.widths, chosen, values, self.gram, sizes, limit)
-        return self.of_bits({width.weight: width.bits for width in chosen}, by=by)
+            chosen = task.improve(chosen, self.gram)
+        return self.of_bits({self.widths[i].weight: self.widths[i].bits for i in chosen}, by=by)
+
+    def _check_rule(self, by: str) -> None:
+        """Refuse a rule that is not known or has no numbers."""
+        rules = get_args(Rule)
+        wanted, then = f"one of {', '.join(rules)}", suggestion(by, rules)[1:]
+        need("by", by, one_of(rules), wanted, then, of="plan")
+        if by == "joint" and self.gram is None:
+            raise SpiritlevelError(
+                "The 'by' argument of plan can be 'joint' only where the terms between weights are "
+                "known: not in a file, and not for networks with many outputs. Use by='curvature'."
+            )
+        if by == "trace" and not self.traces:
+            raise SpiritlevelError(
+                "The 'by' argument of plan can be 'trace' only if the traces are known. Call "
+                "quantization with traces=True."
+            )
 
     def uniform(self, bits: int) -> Plan:
         """The same width for all weights."""
@@ -152,146 +185,75 @@ class Quantization:
             )
         rows = [self._index(name, bits[name]) for name in self.sizes]
         widths = [self.widths[i] for i in rows]
-        total = sum(self.sizes.values())
+        rise = sum(width.rise for width in widths)
         stderr = joint = None
         if self.covariance is not None:
             stderr = math.sqrt(max(float(self.covariance[rows][:, rows].sum()), 0.0))
         if self.gram is not None:
             block = self.gram[rows][:, rows]
-            between = float(block.sum() - block.diagonal().sum())
-            joint = sum(width.rise for width in widths) + 0.5 * between
+            joint = rise + 0.5 * float(block.sum() - block.diagonal().sum())
         return Plan(
             bits={name: bits[name] for name in self.sizes},
             bytes=sum(width.bytes for width in widths),
-            mean_bits=sum(self.sizes[w.weight] * w.bits for w in widths) / total,
+            mean_bits=sum(self.sizes[w.weight] * w.bits for w in widths) / sum(self.sizes.values()),
             by=by,
-            rise=sum(width.rise for width in widths),
+            rise=rise,
             data_stderr=stderr,
             joint_rise=joint,
         )
 
-    def _values(self, by: Rule) -> list[float]:
-        if by in ("curvature", "joint"):
-            return [0.5 * width.second for width in self.widths]
+    def _value(self, width: Width, by: Rule) -> float:
+        """What a width adds to the sum that a rule makes small."""
         if by == "rise":
-            return [width.rise for width in self.widths]
+            return width.rise
         if by == "error":
-            return [width.error for width in self.widths]
-        return [self.traces[w.weight] / self.sizes[w.weight] * w.error for w in self.widths]
+            return width.error
+        if by == "trace":
+            return self.traces[width.weight] / self.sizes[width.weight] * width.error
+        return 0.5 * width.second
 
-    def _costs(self, *, by_bytes: bool) -> list[float]:
-        if by_bytes:
-            return [float(width.bytes) for width in self.widths]
-        total = sum(self.sizes.values())
-        return [self.sizes[width.weight] * width.bits / total for width in self.widths]
+    # -- using it ----------------------------------------------------------------------------
 
     def apply(self, model: nn.Module, plan: Plan) -> nn.Module:
         """A copy of the model whose weights are rounded; the model stays as it is."""
-        rounded = copy.deepcopy(model)
-        parameters = dict(rounded.named_parameters())
-        for name, bits in plan.bits.items():
-            if name not in parameters or parameters[name].numel() != self.sizes.get(name):
-                raise SpiritlevelError(
-                    f"The 'model' argument of apply must be the network that was measured. It has "
-                    f"no weight {name!r} with {self.sizes.get(name)} entries."
-                )
-            with torch.no_grad():
-                parameters[name].copy_(self.round(name, parameters[name].detach(), bits))
-        return rounded
+        sizes = {name: f"with {self.sizes.get(name)} entries" for name in plan.bits}
+        return self.changed_copy(model, plan, sizes, lambda w: f"with {w.numel()} entries")
+
+    def changed(self, name: str, weight: Tensor, choice: Plan) -> Tensor:
+        """A weight at its width in a plan."""
+        return self.round(name, weight, choice.bits[name])
 
     def round(self, name: str, weight: Tensor, bits: int) -> Tensor:
         """One weight at one width."""
         return self.rounding.round(weight, bits, transposed=name in self.transposed)
 
-    # -- as text -----------------------------------------------------------------------------
-
-    def __str__(self) -> str:
-        rows = [("rise of the loss", "entries", *[f"{bits} bits" for bits in self.options])]
+    def table(self, *, with_chosen: bool = False) -> WeightTable:
+        """The rise at every width, by weight."""
+        titles, rows = ["entries", *[f"{bits} bits" for bits in self.options]], {}
         for name, size in self.sizes.items():
-            cells = [f"{self.of(name, bits).rise:.2g}" for bits in self.options]
-            rows.append((name, f"{size:,}", *cells))
-        lines = [aligned(rows)]
-        if self.chosen is not None:
-            lines.append(plan_text(self.chosen))
-        count = int(self.settings["num_samples"])
-        lines.append(f"{count} samples, {self.cost.passes(count)} over the data")
-        return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the matrices over pairs of widths, in plain types."""
-        widths = [dataclasses.asdict(width) for width in self.widths]
-        for width in widths:
-            width.update({key: to_json_float(width[key]) for key in _FLOATS})
-        return {
-            "format": FORMAT,
-            "widths": widths,
-            "rounding": self.rounding.settings(),
-            "sizes": self.sizes,
-            "transposed": self.transposed,
-            "left_out": self.left_out,
-            "traces": {name: to_json_float(trace) for name, trace in self.traces.items()},
-            "loss": to_json_float(self.loss),
-            "error": to_json_float(self.error),
-            "cost": dataclasses.asdict(self.cost),
-            "settings": self.settings,
-            "chosen": None if self.chosen is None else self.chosen.to_dict(),
-            "frontier": [plan.to_dict() for plan in self.frontier],
-            "uniforms": [plan.to_dict() for plan in self.uniforms],
-        }
-
-    def to_json(self, *, indent: int | None = 2) -> str:
-        """As JSON text; `Quantization.from_json` reads it back."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Quantization:
-        """Read what `to_json` wrote; plans made from it have no sampling error."""
-        return read_json(text, "Quantization", FORMAT, cls.from_dict)
+            rises = [f"{self.of(name, bits).rise:.2g}" for bits in self.options]
+            rows[name] = [f"{size:,}", *rises]
+        if with_chosen and self.chosen is not None:
+            titles.append("best")
+            for name, bits in self.chosen.bits.items():
+                rows[name].append(str(bits))
+        return WeightTable("rise of the loss", titles, rows)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Quantization:
         """The inverse of `to_dict`."""
-        given = dict(read_as(Mapping[str, Any], data, "the quantization"))
-        given.pop("format", None)
-        read_settings(given["settings"], "the quantization's settings")
-        chosen = given.pop("chosen", None)
-        ready = {
-            "widths": _read_all(Width, given.pop("widths"), "a width"),
-            "rounding": read_fields(Rounding, given.pop("rounding"), "the rounding"),
-            "cost": read_fields(Cost, given.pop("cost"), "the cost"),
-            "chosen": None if chosen is None else read_fields(Plan, chosen, "the plan"),
-            "frontier": _read_all(Plan, given.pop("frontier"), "a plan"),
-            "uniforms": _read_all(Plan, given.pop("uniforms"), "a plan"),
-            "covariance": None,
-            "gram": None,
-        }
-        return _consistent(read_fields(cls, given, "the quantization", **ready))
+        for plans in ("frontier", "uniforms"):  # a record may be without them, no file is
+            _ = read_as(Mapping[str, Any], data, cls.CALLED)[plans]
+        return super().from_dict(data)
 
-
-def _consistent(found: Quantization) -> Quantization:
-    """Refuse what plans cannot be made of: it was edited, or damaged."""
-    names = found.sizes.keys()
-    if min(found.sizes.values(), default=0) < 1:
-        raise Misread("the quantization's sizes must be positive, of at least one weight")
-    pairs = [(width.weight, width.bits) for width in found.widths]
-    if not pairs or sorted(pairs) != sorted(itertools.product(names, found.options)):
-        raise Misread("the quantization's widths must be the same for each weight in its sizes")
-    if found.traces and found.traces.keys() != names:
-        raise Misread("the quantization's traces must be of the weights in its sizes, or none")
-    return found
-
-
-def _read_all(kind: type[Any], rows: Any, what: str) -> list[Any]:
-    return [read_fields(kind, row, what) for row in read_as(Sequence[Any], rows, what)]
-
-
-def plan_text(plan: Plan) -> str:
-    """One line about a plan."""
-    parts = [f"{plan.mean_bits:.2f} bits per weight, {plan.bytes:,} bytes"]
-    error = "" if plan.data_stderr is None else f" ± {plan.data_stderr:.1g}"
-    parts.append(f"predicted rise of the loss {plan.rise:.3g}{error}")
-    if plan.joint_rise is not None:
-        parts.append(f"with terms between weights {plan.joint_rise:.3g}")
-    if plan.measured_rise is not None:
-        parts.append(f"measured {plan.measured_rise:.3g}")
-    return "; ".join(parts)
+    def check_parts(self) -> None:
+        """Refuse what plans cannot be made of: it was edited, or damaged."""
+        read_settings(self.settings, "the quantization's settings")
+        names = self.sizes.keys()
+        if min(self.sizes.values(), default=0) < 1:
+            raise Misread("the quantization's sizes must be positive, of at least one weight")
+        pairs = [(width.weight, width.bits) for width in self.widths]
+        if not pairs or sorted(pairs) != sorted(itertools.product(names, self.options)):
+            raise Misread("the quantization's widths must be the same for each weight in its sizes")
+        if self.traces and self.traces.keys() != names:
+            raise Misread("the quantization's traces must be of the weights in its sizes, or none")

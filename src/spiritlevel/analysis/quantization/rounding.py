@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import SpiritlevelError, brief, suggestion
+from ...errors import suggestion
+from ...need import LARGEST, need, one_of
+from ...reading import Plain
 
 Scheme = Literal["per_tensor", "per_channel", "per_group"]
 Ranges = Literal["mse", "max"]
@@ -24,7 +26,7 @@ SHRINKS = tuple(1.0 - 0.05 * i for i in range(15))  # of the largest weight: 1, 
 
 
 @dataclasses.dataclass(frozen=True)
-class Rounding:
+class Rounding(Plain):
     """How weights are rounded.
 
     Args:
@@ -33,6 +35,8 @@ class Rounding:
         ranges: "max" puts the largest weight on the last level, "mse" looks for the smallest
             squared error.
     """
+
+    CALLED: ClassVar = "the rounding"
 
     scheme: Scheme = "per_channel"
     group_size: int = 128
@@ -43,17 +47,16 @@ class Rounding:
             ("scheme", self.scheme, get_args(Scheme)),
             ("ranges", self.ranges, get_args(Ranges)),
         ):
-            if value not in known:
-                raise SpiritlevelError(
-                    f"The {name!r} argument of quantization must be one of {', '.join(known)}. "
-                    f"Got {brief(value)}.{suggestion(value, known)}"
-                )
-        if type(self.group_size) is not int or not 1 <= self.group_size < 2**63:
-            raise SpiritlevelError(
-                "The 'group_size' argument of quantization must be a whole number of at least 1, "
-                "below 2**63. "
-                f"Got {brief(self.group_size)}. Typical: 128."
-            )
+            wanted, then = f"one of {', '.join(known)}", suggestion(value, known)[1:]
+            need(name, value, one_of(known), wanted, then, of="quantization")
+        need(
+            "group_size",
+            self.group_size,
+            lambda value: type(value) is int and 1 <= value < LARGEST,
+            "a whole number of at least 1, below 2**63",
+            "Typical: 128.",
+            of="quantization",
+        )
 
     def round(self, weight: Tensor, bits: int, *, transposed: bool = False) -> Tensor:
         """The weight with every entry on a level; `transposed` says that channels come last.
@@ -62,59 +65,53 @@ class Rounding:
         tensor([[ 1.,  0.],
                 [-3.,  1.]])
         """
-        rows = self._rows(weight, transposed)
-        levels = 2 ** (bits - 1) - 1
+        last = transposed and self.scheme != "per_tensor"
+        moved = weight.movedim(-1, 0) if last else weight
+        count, size, shared = self._sharing(weight.shape, transposed)
+        # padded with zeros where weights that share a scale do not fill it
+        rows = F.pad(moved.reshape(count, size), (0, -size % shared)).reshape(-1, shared)
+        best = self._nearest(rows, 2 ** (bits - 1) - 1)
+        shaped = best.reshape(count, -1)[:, :size].reshape(moved.shape)
+        return (shaped.movedim(0, -1) if last else shaped).contiguous()
+
+    def _nearest(self, rows: Tensor, levels: int) -> Tensor:
+        """Every entry on a level, with the scale for each row that leaves the smallest error."""
         largest = rows.abs().amax(dim=1, keepdim=True)
-        shrinks = (1.0,) if self.ranges == "max" else SHRINKS
         best, least = rows, torch.full_like(largest, math.inf)
-        for shrink in shrinks:
+        for shrink in (1.0,) if self.ranges == "max" else SHRINKS:
             scale = torch.where(largest > 0, shrink * largest / levels, torch.ones_like(largest))
             tried = (rows / scale).round().clamp(-levels, levels) * scale
             error = (tried - rows).square().sum(dim=1, keepdim=True)
             best = torch.where(error < least, tried, best)
             least = torch.minimum(error, least)
-        return self._back(best, weight, transposed)
+        return best
 
     def num_bytes(self, shape: torch.Size, bits: int, *, transposed: bool = False) -> int:
         """What the rounded weight takes, with its scales."""
-        channels = shape[-1] if transposed else shape[0]
-        per_channel = shape.numel() // max(channels, 1)
-        groups = {
-            "per_tensor": 1,
-            "per_channel": channels,
-            "per_group": channels * math.ceil(per_channel / self.group_size),
-        }
-        return math.ceil(shape.numel() * bits / 8) + SCALE_BYTES * groups[self.scheme]
+        count, size, shared = self._sharing(shape, transposed)
+        return math.ceil(shape.numel() * bits / 8) + SCALE_BYTES * count * math.ceil(size / shared)
 
-    def settings(self) -> dict[str, Any]:
-        """In plain types."""
-        return dataclasses.asdict(self)
-
-    def _rows(self, weight: Tensor, transposed: bool) -> Tensor:
-        """(scales, weights that share a scale); padded with zeros where groups do not fit."""
+    def _sharing(self, shape: torch.Size, transposed: bool) -> tuple[int, int, int]:
+        """How many channels there are, of how many weights, and how many of these share a scale."""
+        count = shape[-1] if transposed else shape[0]
         if self.scheme == "per_tensor":
-            return weight.reshape(1, -1)
-        rows = (weight.movedim(-1, 0) if transposed else weight).flatten(1)
-        if self.scheme == "per_channel":
-            return rows
-        return F.pad(rows, (0, -rows.shape[1] % self.group_size)).reshape(-1, self.group_size)
-
-    def _back(self, rows: Tensor, weight: Tensor, transposed: bool) -> Tensor:
-        if self.scheme == "per_tensor":
-            return rows.reshape(weight.shape)
-        moved = weight.movedim(-1, 0) if transposed else weight
-        if self.scheme == "per_group":
-            rows = rows.reshape(len(moved), -1)[:, : moved.shape[1:].numel()]
-        shaped = rows.reshape(moved.shape)
-        return (shaped.movedim(0, -1) if transposed else shaped).contiguous()
+            count = 1
+        size = shape.numel() // max(count, 1)
+        return count, size, self.group_size if self.scheme == "per_group" else max(size, 1)
 
 
 def check_bits(bits: Any) -> tuple[int, ...]:
     """The widths in order, each once."""
-    given = list(bits) if isinstance(bits, list | tuple | range) else None
-    if not given or any(type(b) is not int or not 2 <= b <= 16 for b in given):
-        raise SpiritlevelError(
-            "The 'bits' argument of quantization must be a list of whole numbers from 2 to 16, "
-            f"at least one. Got {brief(bits)}. Typical: (2, 3, 4, 6, 8)."
-        )
-    return tuple(sorted(set(given)))
+    need(
+        "bits",
+        bits,
+        lambda value: (
+            isinstance(value, list | tuple | range)
+            and len(value) > 0
+            and all(type(b) is int and 2 <= b <= 16 for b in value)
+        ),
+        "a list of whole numbers from 2 to 16, at least one",
+        "Typical: (2, 3, 4, 6, 8).",
+        of="quantization",
+    )
+    return tuple(sorted(set(bits)))

@@ -8,6 +8,7 @@ only: no change of a weight is formed for all of them at once, and no gradient o
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -23,7 +24,7 @@ Slopes = Callable[[Tensor], Tensor]  # the gradient at an output → the derivat
 
 
 class AbstractFamily(abc.ABC):
-    """Some changes of some weights, one weight at a time."""
+    """Some changes of some weights; each is a direction, in the order of `names`."""
 
     names: Sequence[str]  # the parameters
 
@@ -35,6 +36,23 @@ class AbstractFamily(abc.ABC):
     def slopes(self, use: LayerUse, layout: Layout, name: str) -> Slopes:
         """The derivatives along all changes of a parameter, as far as this use is concerned."""
 
+    @property
+    def spans(self) -> dict[str, slice]:
+        """Where the directions of each parameter are among all."""
+        ends = itertools.accumulate((self.count(name) for name in self.names), initial=0)
+        return dict(
+            zip(self.names, itertools.starmap(slice, itertools.pairwise(ends)), strict=True)
+        )
+
+    @property
+    def size(self) -> int:
+        """How many changes of all parameters there are."""
+        return sum(self.count(name) for name in self.names)
+
+    def by_name(self, values: Tensor) -> dict[str, Tensor]:
+        """One value for each direction, divided by parameter."""
+        return {name: values[span] for name, span in self.spans.items()}
+
 
 class GivenChanges(AbstractFamily):
     """Changes that are given one by one, each made when it is needed."""
@@ -43,8 +61,12 @@ class GivenChanges(AbstractFamily):
         """`change` gives the i-th change of a parameter, in its shape."""
         self.names, self._counts, self.change = list(counts), counts, change
 
+    def only(self, names: Sequence[str]) -> GivenChanges:
+        """Those of some of the parameters."""
+        return GivenChanges({name: self._counts[name] for name in names}, self.change)
+
     def count(self, name: str) -> int:
-        """How many changes of this parameter were given."""
+        """As many as were given."""
         return self._counts[name]
 
     def slopes(self, use: LayerUse, layout: Layout, name: str) -> Slopes:
@@ -71,7 +93,7 @@ class NeuronDeletions(AbstractFamily):
         self.names, self.matrices = list(matrices), matrices
 
     def count(self, name: str) -> int:
-        """One for each neuron of each group."""
+        """Neurons of all groups."""
         matrix = self.matrices[name]
         return matrix.of(matrix.parameter.detach()).shape[0] * matrix.neurons
 
@@ -79,8 +101,9 @@ class NeuronDeletions(AbstractFamily):
         """−Σ_t a_tj (Wᵀδ_t)_j: Wᵀδ is the gradient in signs on the columns."""
         matrix, count = self.matrices[name], self.count(name)
         on_rows = not matrix.rule.rows_first
-        weight = matrix.parameter.detach()
-        a = use.input
+        weight, a = matrix.parameter.detach().to(use.output.dtype), use.input
+        if a.is_floating_point():
+            a = a.to(weight.dtype)  # under autocast the layer itself did that
 
         def slopes(delta: Tensor) -> Tensor:
             signs = delta.new_ones(layout.num_samples, count).requires_grad_()

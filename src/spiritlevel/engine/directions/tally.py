@@ -45,20 +45,18 @@ class Tally:
 
         `num_probes` stand in for the columns of the GGN; 0 if nothing is random.
         """
-        zeros = {"dtype": torch.float64, "device": device}
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64, device=device)
+
         self.size, self.pairs, self.num_probes = size, pairs, num_probes
         self.group_sizes = group_sizes(num_probes, size)
         groups = max(1, len(self.group_sizes))
-        self.first = torch.zeros(size, **zeros)  # type: ignore[call-overload]
-        self.second = torch.zeros(size, **zeros)  # type: ignore[call-overload]
-        self.seconds = torch.zeros(groups, size, **zeros)  # type: ignore[call-overload]
-        self.grams = torch.zeros(groups, size if pairs else 0, size, **zeros)  # type: ignore[call-overload]
+        self.first, self.second, self.with_weights = zeros(size), zeros(size), zeros(size)
+        self.seconds, self.grams = zeros(groups, size), zeros(groups, size if pairs else 0, size)
         self.covariance = pairs if covariance is None else covariance
-        rows = size if self.covariance else 1
-        self.products = torch.zeros(rows, size, **zeros)  # type: ignore[call-overload]
-        self.with_weights = torch.zeros(size, **zeros)  # type: ignore[call-overload]
-        self.probe_variance = torch.zeros(size, **zeros)  # type: ignore[call-overload]
-        self.weights = torch.zeros(2, **zeros)  # type: ignore[call-overload]
+        self.products = zeros(size if self.covariance else 1, size)
+        self.probe_variance, self.weights = zeros(size), zeros(2)
         self.count = 0
 
     def add(self, first: Tensor, second: Tensor, weights: Tensor) -> None:
@@ -150,6 +148,8 @@ class Directional:
     products: Tensor
     with_weights: Tensor
     squared_weights: float
+    # parameters in which the outputs are not linear, and the function behind that; from columns
+    bends: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def rise(self) -> Tensor:
@@ -178,3 +178,15 @@ class Directional:
         if self.count < 2:
             return torch.full_like(variance, torch.nan)
         return variance.clamp(min=0.0).sqrt()
+
+    def with_rows(self, rows: Tensor, others: Directional) -> Directional:
+        """The same, with what was found in another way for the directions numbered `rows`."""
+        second, stderr = self.second.clone(), self.probe_stderr.clone()
+        second[rows], stderr[rows] = others.second, others.probe_stderr
+        products, with_weights = self.products.clone(), self.with_weights.clone()
+        # those rises vary among each other as they were found; with other ones, as here
+        products[rows[:, None], rows] = others.products
+        with_weights[rows] = others.with_weights
+        return dataclasses.replace(
+            self, second=second, probe_stderr=stderr, products=products, with_weights=with_weights
+        )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError, brief
-from ...reading import Misread, read_as
+from ...reading import Misread, Plain, read_as
 from .lanczos import ROUNDOFF
 from .long_rows import columns
 
@@ -20,12 +20,14 @@ MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SpectralDensity:
+class SpectralDensity(Plain):
     """The distribution of eigenvalues: each random vector gives nodes whose weights sum to 1.
 
     Each vector's row is a Gauss quadrature: exact for polynomials of degree below twice the steps.
     Rows that needed fewer nodes are padded with weight 0.
     """
+
+    CALLED: ClassVar = "the density"
 
     nodes: Tensor  # shape: (num_vectors, steps), float64
     weights: Tensor  # shape: (num_vectors, steps), float64

@@ -6,6 +6,7 @@ Colours are those of Okabe and Ito, which colour-blind readers tell apart; shape
 
 from .audits import audit_matrix
 from .boxplots import boxes
+from .changes import pruning, quantization
 from .dynamics import training
 from .forest import correlations
 from .heatmap import agreement
@@ -13,8 +14,6 @@ from .labels import label_ends, label_points, spread
 from .landscapes import landscape
 from .learning_rates import learning_rate
 from .profiles import layer_profile
-from .pruning import pruning
-from .quantization import quantization
 from .reports import against, layers, moves
 from .scatter import bound, measure_against
 from .spectra import density

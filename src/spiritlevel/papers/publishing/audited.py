@@ -14,7 +14,7 @@ from ...analysis.audit import Audit, Kind
 from ...errors import SpiritlevelError
 from ...files import write_atomically
 from ...pages.content import Cell, Table
-from ...records import read_json
+from ...reading import read_json
 from ..registry import find, names
 
 FORMAT = "spiritlevel-experiment-audit-1"

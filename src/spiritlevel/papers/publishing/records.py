@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import SpiritlevelError
 from ...files import write_atomically
-from ...records import read_json
+from ...reading import read_json
 from ...study.population import Population
 from ...study.storage.store import Store
 from ..judging.rows import experiment_rows, missing_columns
