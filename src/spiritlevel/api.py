@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from . import measures as catalogue
 from .engine.forecast import forecast
-from .engine.options import Options
 from .engine.precision import Method
 from .engine.preflight import Preflight
 from .measures.asked import Asked
 from .measures.opening import open_workspace
+from .measures.options import Options
 from .measures.rounding import with_rounding
 from .model.arithmetic import Arithmetic
 from .model.batches import Forward

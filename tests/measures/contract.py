@@ -10,9 +10,9 @@ import torch
 import spiritlevel as sl
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.engine.options import Options
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.measures import get
+from spiritlevel.measures.options import Options
 from spiritlevel.model.surface import Surface
 
 MAXIMUM = r"\max"  # how the formula of a maximum over layers starts

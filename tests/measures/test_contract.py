@@ -33,6 +33,7 @@ from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.engine.precision import Precision
 from spiritlevel.measures import get, names
+from spiritlevel.measures.options import Options
 from zoo import references
 
 CARDS = [get(name) for name in names()]
@@ -341,7 +342,7 @@ def test_value_is_the_closed_form(card, name):
 def test_whole_is_the_sum_or_the_maximum_of_the_layers():
     problem = problem_named("relu_convnet")
     few = {"draws": 4, "ascent_steps": 2, "restarts": 0}  # searches that have no layers
-    options = dataclasses.replace(options_for(problem), **few)
+    options = Options(**vars(options_for(problem)) | few)
     report = sl.measure(problem.model, problem.data, measures="*.*", options=options)
     assert {"curvature.trace", "scaled.lambda_max", "neuron.rho_max"} <= set(report.layers)
     for name, rows in report.layers.items():

@@ -13,11 +13,11 @@ import spiritlevel as sl
 from measures.forms import pac_bayes as forms
 from measures.forms.sharpness import squared_error
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.engine.options import Options
 from spiritlevel.engine.weight_space.noise import Noise, normal_numbers
 from spiritlevel.engine.weight_space.perturbed import PerturbedLoss
 from spiritlevel.measures import get
 from spiritlevel.measures.opening import open_workspace
+from spiritlevel.measures.options import Options
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
 

@@ -14,10 +14,10 @@ from torch import nn
 import spiritlevel as sl
 from measures.forms import sharpness as forms
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.engine.options import Options
 from spiritlevel.errors import NotFinite
 from spiritlevel.measures import get, names
 from spiritlevel.measures.opening import open_workspace
+from spiritlevel.measures.options import Options
 from spiritlevel.measures.sharpness.worst_case import Ball
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

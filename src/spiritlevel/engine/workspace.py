@@ -24,7 +24,6 @@ from .data_pass import Budget, Needs, PassResult, run_pass
 from .estimate import Estimate, cautious_count
 from .head.head_layer import Head, choose_head
 from .head.rows import HeadBlock, iterate_blocks
-from .options import Options
 from .plan import Plan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .sample_memory import chunk_memory, most_kept
@@ -60,12 +59,17 @@ class Workspace:
         memory: int | None = None,
         seed: int = 0,
         precision: Precision | None = None,
-        options: Options | None = None,
+        options: Any = None,
     ) -> None:
-        """`memory` is the number of bytes that samples and vectors of the weights may take."""
+        """Plan nothing yet: all is worked out when it is first needed.
+
+        Args:
+            memory: bytes that samples and vectors of the weights may take.
+            options: of the measures, which alone read them.
+        """
         self.surface, self.seed, self.head_name = surface, seed, head
         self.precision = precision or Precision()
-        self.options = options or Options()
+        self.options = options
         self.asked: frozenset[str] = frozenset()  # the measures of this call, by name
         self.cache: dict[Any, Any] = {}  # estimates that several measures share
         self._memory = memory

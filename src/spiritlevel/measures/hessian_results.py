@@ -32,7 +32,6 @@ def hessian_measurement(workspace: Workspace, name: str, row: RowEstimate) -> Me
         status=row.status,
         text=row.text,
         cost=row.cost,
-        settings=workspace.settings(),
         **estimate.errors(workspace.precision.confidence, round_off=round_off),
     )
 
@@ -70,7 +69,6 @@ def eigenvalue_measurement(
         status=Status.OK if converged else Status.NOT_CONVERGED,
         text=text,
         cost=cost,
-        settings=workspace.settings(),
     )
 
 

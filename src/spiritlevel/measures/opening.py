@@ -8,7 +8,6 @@ from typing import Any
 from torch import nn
 
 from ..engine.head.head_layer import choose_head
-from ..engine.options import Options, as_options
 from ..engine.plan import make_head_plan
 from ..engine.precision import Method, Precision
 from ..engine.workspace import Workspace
@@ -19,6 +18,7 @@ from ..model.distributed import Processes
 from ..model.model_state import check_model
 from ..model.surface import Surface
 from ..records import Progress
+from .options import Options, as_options
 
 
 def open_workspace(

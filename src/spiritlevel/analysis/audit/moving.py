@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ... import api, symmetries
-from ...engine.options import Options
 from ...engine.precision import Method
 from ...engine.workspace import EXACT_COLUMNS
 from ...errors import SpiritlevelError, brief
 from ...measures import registered_cards
 from ...measures.confounders import MEASURED_ALONG
 from ...measures.opening import open_workspace
+from ...measures.options import Options
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation, Forward

@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from ... import api
-from ...engine.options import Options
 from ...engine.precision import Method
 from ...errors import SpiritlevelError
 from ...measures.confounders import MEASURED_ALONG
+from ...measures.options import Options
 from ...model.arithmetic import Arithmetic
 from ...model.batches import Forward
 from ...model.calls import measuring

@@ -29,6 +29,7 @@ PRODUCTS = Needs(products=True)
         "architecture and scale."
     ),
     needs=SWEEP,
+    default=True,
     counterpart="relative.kappa",
 )
 def trace(workspace: Workspace) -> Measured:
@@ -57,7 +58,6 @@ def trace(workspace: Workspace) -> Measured:
         "Rescaling changes it, as it does the trace."
     ),
     needs=SWEEP,
-    default=False,
     counterpart="relative.kappa",
 )
 def ggn_trace(workspace: Workspace) -> Measured:
@@ -97,7 +97,6 @@ def ggn_trace(workspace: Workspace) -> Measured:
     ),
     needs=PRODUCTS,
     found_by="draws",
-    default=False,
 )
 def trace_squared(workspace: Workspace) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""
@@ -128,7 +127,6 @@ def trace_squared(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     requires=(room_for_network,),
     found_by="products",
-    default=False,
     counterpart="scaled.lambda_max",
     in_audit=True,
 )
@@ -151,7 +149,6 @@ def lambda_max(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     requires=(room_for_network,),
     found_by="products",
-    default=False,
 )
 def lambda_min(workspace: Workspace) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""

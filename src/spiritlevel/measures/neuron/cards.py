@@ -24,6 +24,7 @@ PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Ap
         "directions does not count. It falls with confidence, like every softmax curvature."
     ),
     needs=RHO,
+    default=True,
     requires=(measured_weights,),
 )
 def rho_sum(workspace: Workspace) -> Measured:
@@ -45,6 +46,7 @@ def rho_sum(workspace: Workspace) -> Measured:
     invariant=ALL_BUT_MIXING,
     misleads="Like neuron.rho_sum; one neuron decides, so it is the noisiest of the family.",
     needs=RHO,
+    default=True,
     requires=(measured_weights,),
 )
 def rho_max(workspace: Workspace) -> Measured:
@@ -56,4 +58,4 @@ def rho_max(workspace: Workspace) -> Measured:
         layer: hessian_measurement(workspace, "neuron.rho_max", rows.sharpest_neuron(layer))
         for layer in weights
     }
-    return Measured(largest_layer("neuron.rho_max", layers), layers)
+    return Measured(largest_layer(workspace, "neuron.rho_max", layers), layers)
