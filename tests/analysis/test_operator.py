@@ -10,7 +10,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.engine import workspace as workspaces
-from zoo import references
+from spiritlevel.testing import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

@@ -10,7 +10,7 @@ from spiritlevel.engine.directions.families import GivenChanges, NeuronDeletions
 from spiritlevel.engine.directions.product_pass import run_product_pass
 from spiritlevel.engine.directions.usable import reasons_against
 from spiritlevel.measures.opening import open_workspace
-from zoo import references
+from spiritlevel.testing import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

@@ -293,7 +293,7 @@ def _check_claims(
     *,
     invariant: Iterable[str],
     requires: tuple[Requirement, ...],
-    options: Iterable[object],
+    options: Iterable[str],
 ) -> None:
     for kind, claimed, known in (
         ("symmetries", set(invariant), set(SYMMETRIES)),
