@@ -59,14 +59,9 @@ class Workspace:
         memory: int | None = None,
         seed: int = 0,
         precision: Precision | None = None,
-        options: Any = None,
+        options: Any = None,  # of the measures, which alone know them
     ) -> None:
-        """Plan nothing yet: all is worked out when it is first needed.
-
-        Args:
-            memory: bytes that samples and vectors of the weights may take.
-            options: of the measures, which alone read them.
-        """
+        """`memory` is the number of bytes that samples and vectors of the weights may take."""
         self.surface, self.seed, self.head_name = surface, seed, head
         self.precision = precision or Precision()
         self.options = options
