@@ -16,7 +16,7 @@ from spiritlevel.testing import checks, problem_named
 from spiritlevel.testing.comparing import MAXIMUM
 from spiritlevel.testing.moves import NETWORKS, before_and_after
 from spiritlevel.testing.references import linear_model_forms
-from spiritlevel.testing.subject import Subject
+from spiritlevel.testing.under_test import UnderTest
 
 CARDS = [get(name) for name in names()]
 # of the design; the catalogue is complete when all are there
@@ -87,9 +87,9 @@ def test_the_family_is_the_folder(card):
 @pytest.mark.parametrize("name", problems.ALL)
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_nothing_on_these_problems_is_flat(card, name):
-    subject, problem = Subject(card), problem_named(name)
-    if subject.applies(problem):
-        value = subject.usual(problem).whole.value
+    measured, problem = UnderTest(card), problem_named(name)
+    if measured.applies(problem):
+        value = measured.usual(problem).whole.value
         assert value > 0 or card.name in SIGNED or (name == BENT and value != 0)
 
 
@@ -117,8 +117,8 @@ def test_a_move_keeps_the_function_and_changes_the_weights_or_the_cut(move, netw
 
 
 def test_a_probe_costs_one_product_a_sample():
-    subject = Subject(get("curvature.trace_squared"))
-    found = subject.whole(problem_named("relu_mlp"), precision=Precision(max_passes=20))
+    measured = UnderTest(get("curvature.trace_squared"))
+    found = measured.whole(problem_named("relu_mlp"), precision=Precision(max_passes=20))
     assert found.text.startswith("20 weight probes")
     assert found.cost.products == 8 * 20
 
@@ -126,7 +126,7 @@ def test_a_probe_costs_one_product_a_sample():
 def test_whole_is_the_sum_or_the_maximum_of_the_layers():
     problem = problem_named("relu_convnet")
     # few draws of searches that have no layers
-    options = Subject(CARDS[0], {"draws": 4, "ascent_steps": 2, "restarts": 0}).options(problem)
+    options = UnderTest(CARDS[0], {"draws": 4, "ascent_steps": 2, "restarts": 0}).options(problem)
     report = sl.measure(problem.model, problem.data, measures="*.*", options=options)
     assert {"curvature.trace", "scaled.lambda_max", "neuron.rho_max"} <= set(report.layers)
     for name, rows in report.layers.items():

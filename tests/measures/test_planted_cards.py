@@ -7,7 +7,7 @@ import pytest
 from spiritlevel.measures import Measured, get, measure
 from spiritlevel.testing import check_measure, checks
 from spiritlevel.testing.claims import moves_as_the_card_says
-from spiritlevel.testing.subject import Subject
+from spiritlevel.testing.under_test import UnderTest
 
 
 @pytest.fixture
@@ -103,6 +103,6 @@ def test_a_closed_form_that_is_wrong_or_missing(plant):
 def test_a_false_symmetry_is_caught(name, move):
     true = get(name)
     false = dataclasses.replace(true, invariant=true.invariant ^ {move})
-    moves_as_the_card_says(Subject(true), move, "relu_mlp")
+    moves_as_the_card_says(UnderTest(true), move, "relu_mlp")
     with pytest.raises(AssertionError):
-        moves_as_the_card_says(Subject(false), move, "relu_mlp")
+        moves_as_the_card_says(UnderTest(false), move, "relu_mlp")

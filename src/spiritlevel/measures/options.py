@@ -104,7 +104,7 @@ def known_options() -> dict[str, Option]:
 
 
 class Options(types.SimpleNamespace):
-    """Options of the measures; every card lists the options that it reads.
+    """Options of the measures, as keyword arguments; every card lists the options that it reads.
 
     >>> Options(rho=0.1).rho
     0.1

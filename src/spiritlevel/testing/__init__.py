@@ -10,7 +10,7 @@ Or all of it at once: `check_measure("mine.mean_eigenvalue")`. For tests of your
 truths to compare with: `Truth` holds dense Hessians and Gauss-Newton matrices in float64.
 """
 
-from .contract import Check as Check
+from .contract import ClaimCheck as ClaimCheck
 from .contract import check_measure as check_measure
 from .contract import checks as checks
 from .dense import hessian_of as hessian_of

@@ -22,7 +22,7 @@ from ..symmetries import SYMMETRIES
 from .comparing import ROUND_OFF, agree, claim, error_bars, margin
 from .moves import before_and_after, moved, problem_named
 from .references import linear_model_forms
-from .subject import Subject
+from .under_test import UnderTest
 
 # model, inputs, targets, name of the loss, options -> the values of measures, by name
 ClosedForm = Callable[
@@ -32,9 +32,9 @@ BENT = "attention"  # untrained, it bends in nearly all weights: its Hessian has
 SAMPLES, COLUMNS = 8, 2  # of the reference problems: COLUMNS backwards a sample give the GGN
 
 
-def card_is_complete(subject: Subject) -> None:
+def card_is_complete(measure: UnderTest) -> None:
     """Every text is there, as a sentence or as a phrase, and the formula can be typeset."""
-    card = subject.card
+    card = measure.card
     for field in ("name", "summary", "formula", "paper", "misleads"):
         claim(bool(getattr(card, field).strip()), f"the card's {field!r} is empty")
     claim(card.misleads.endswith("."), "'misleads' is made of sentences: it ends with a period")
@@ -56,29 +56,29 @@ def card_is_complete(subject: Subject) -> None:
         claim(card.direction == other.direction, "its counterpart has another direction")
 
 
-def results_carry_name_and_settings(subject: Subject) -> None:
+def results_carry_name_and_settings(measure: UnderTest) -> None:
     """Of the network and of each layer; and the values are exact, or say how far off."""
-    result = subject.usual(subject.chain())
+    result = measure.usual(measure.chain())
     expected = {"loss": "cross_entropy", "num_samples": SAMPLES, "dtype": "float64"}
     expected["method"] = "auto"
     for found in [result.whole, *result.layers.values()]:
-        claim(found.name == subject.card.name, f"a result is called {found.name!r}")
+        claim(found.name == measure.card.name, f"a result is called {found.name!r}")
         for key, value in expected.items():
             came = found.settings[key]
             claim(came == value, f"the setting {key!r} is {came!r}, and not {value!r}")
-        error_bars(subject.card, found)
+        error_bars(measure.card, found)
     drawn = result.whole.stderr is not None
     claim(
-        drawn == subject.is_estimate,
-        f"found_by is {subject.card.found_by!r}, and it has {'a' if drawn else 'no'} stderr",
+        drawn == measure.is_estimate,
+        f"found_by is {measure.card.found_by!r}, and it has {'a' if drawn else 'no'} stderr",
     )
     if result.whole.exact:
         claim(all(m.exact for m in result.layers.values()), "the sum of estimates is exact")
 
 
-def state_is_untouched(subject: Subject) -> None:
+def state_is_untouched(measure: UnderTest) -> None:
     """Parameters, their gradients, modes, hooks and random numbers are as before."""
-    problem = subject.suitable("relu_convnet")
+    problem = measure.suitable("relu_convnet")
     claim(problem is not None, "it does not apply to a convolutional network")
     assert problem is not None
     assert isinstance(problem.model, nn.Sequential)
@@ -88,7 +88,7 @@ def state_is_untouched(subject: Subject) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 3.0)
     before, numbers, hooks = copy.deepcopy(model), torch.random.get_rng_state(), _hooks(model)
-    subject.measured(problem)
+    measure.measured(problem)
     claim(torch.equal(torch.random.get_rng_state(), numbers), "it drew from torch's generator")
     claim(_hooks(model) == hooks, "it left a hook on a module, or removed one")
     modes = zip(model.modules(), before.modules(), strict=True)
@@ -102,34 +102,34 @@ def state_is_untouched(subject: Subject) -> None:
         claim(untouched, f"the gradient of {name!r} changed")
 
 
-def the_same_seed_gives_the_same_value(subject: Subject) -> None:
+def the_same_seed_gives_the_same_value(measure: UnderTest) -> None:
     """Whatever torch's own generator does; and another seed gives another value of a draw."""
-    problem = subject.chain()
-    first = subject.whole(problem, seed=3)
+    problem = measure.chain()
+    first = measure.whole(problem, seed=3)
     torch.rand(5)  # the global random state has no say
-    again, other = subject.whole(problem, seed=3), subject.usual(problem).whole
+    again, other = measure.whole(problem, seed=3), measure.usual(problem).whole
     same = again.value == first.value
     claim(same, f"one seed gave {first.value!r} and {again.value!r}")
-    agree(first, other, "with another seed", probes=subject.is_estimate)
-    if subject.is_estimate:
+    agree(first, other, "with another seed", probes=measure.is_estimate)
+    if measure.is_estimate:
         claim(other.value != first.value, "the seed does nothing, and found_by is 'draws'")
 
 
-def finite_and_the_same_in_both_precisions(subject: Subject, network: str) -> None:
+def finite_and_the_same_in_both_precisions(measure: UnderTest, network: str) -> None:
     """A measure that does not apply is refused, with its name or the option that it needs."""
     problem = problem_named(network)
-    if not subject.applies(problem):
-        _refused(subject, problem)
+    if not measure.applies(problem):
+        _refused(measure, problem)
         return
-    double = subject.usual(problem).whole
-    single = subject.whole(problem_named(network, torch.float32))
+    double = measure.usual(problem).whole
+    single = measure.whole(problem_named(network, torch.float32))
     claim(math.isfinite(double.value), f"it is {double.value}")
     # the signs of a probe do not depend on the precision, so estimates agree like exact values
     agree(double, single, "in float32", rel=ROUND_OFF[torch.float32])
 
 
-def _refused(subject: Subject, problem: Problem) -> None:
-    name = subject.card.name
+def _refused(measure: UnderTest, problem: Problem) -> None:
+    name = measure.card.name
     try:
         api.measure(problem.model, problem.data, loss=problem.loss, measures=name)
     except SpiritlevelError as error:
@@ -139,20 +139,20 @@ def _refused(subject: Subject, problem: Problem) -> None:
         claim(False, "a requirement is not met, and it is measured all the same")
 
 
-def moves_as_the_card_says(subject: Subject, move: str, network: str) -> None:
+def moves_as_the_card_says(measure: UnderTest, move: str, network: str) -> None:
     """Unchanged if the card says so, and otherwise moved by much more than any tolerance."""
-    first = subject.suitable(network)
+    first = measure.suitable(network)
     if first is None:
-        subject.chain()  # it applies to another at least
+        measure.chain()  # it applies to another at least
         return
     biases = not first.name.endswith("biases")
     problem, after_it = before_and_after(move, network, biases=biases)
-    before, after = subject.usual(problem).whole, subject.whole(after_it)
+    before, after = measure.usual(problem).whole, measure.whole(after_it)
     # The signs of a probe follow the order of the parameters, so units that change places get
     # other ones: the value is then the same in distribution, as where samples change their
     # order. Other moves leave every parameter its sign.
-    probes = move in ("unit_permute", "batch_split") and subject.is_estimate
-    if move in subject.card.invariant:
+    probes = move in ("unit_permute", "batch_split") and measure.is_estimate
+    if move in measure.card.invariant:
         agree(before, after, f"after {move}", probes=probes)
         return
     apart = abs(after.value - before.value)
@@ -163,12 +163,12 @@ def moves_as_the_card_says(subject: Subject, move: str, network: str) -> None:
     )
 
 
-def planned_cost_is_the_counted_cost(subject: Subject, network: str) -> None:
+def planned_cost_is_the_counted_cost(measure: UnderTest, network: str) -> None:
     """As counted by the workspace, and by a hook on the model."""
     problem = problem_named(network)
-    if not subject.applies(problem):
+    if not measure.applies(problem):
         return
-    card, workspace = subject.card, subject.work_on(problem)
+    card, workspace = measure.card, measure.work_on(problem)
     planned, counted = card.cost(workspace.plan, SAMPLES), list[int]()
     problem.model.register_forward_hook(lambda _, args, output: counted.append(len(output)))
     run = workspace.run(card.needs)
@@ -203,22 +203,22 @@ def planned_cost_is_the_counted_cost(subject: Subject, network: str) -> None:
         claim(plain, f"its cost is {cost}, and {planned} was planned")
 
 
-def value_is_the_closed_form(subject: Subject, network: str, closed_form: ClosedForm) -> None:
+def value_is_the_closed_form(measure: UnderTest, network: str, closed_form: ClosedForm) -> None:
     """Of one linear layer."""
     problem = problem_named(network)
-    if not subject.applies(problem):
+    if not measure.applies(problem):
         return
-    x, y, options = problem.inputs(), problem.targets(), subject.options(problem)
+    x, y, options = problem.inputs(), problem.targets(), measure.options(problem)
     forms = closed_form(problem.model, x, y, problem.loss, options)
-    claim(subject.card.name in forms, f"its closed form is missing, with the loss {problem.loss!r}")
-    form = forms[subject.card.name]
+    claim(measure.card.name in forms, f"its closed form is missing, with the loss {problem.loss!r}")
+    form = forms[measure.card.name]
     if form is None:  # there is none
         return
-    found = subject.usual(problem).whole
+    found = measure.usual(problem).whole
     apart = abs(found.value - float(form))
     near = apart <= margin(found, rel=1e-12, probes=True)
     claim(near, f"it is {found.value!r}, and {float(form)!r} by its closed form")
-    if subject.card.found_by == "products" and found.residual is not None:
+    if measure.card.found_by == "products" and found.residual is not None:
         # the error of an extreme Ritz value is residual²/gap: 1e-12 of λ_max, times λ_max/gap
         assert isinstance(problem.model, nn.Linear)
         known = linear_model_forms(problem.model, x, problem.loss)
@@ -226,26 +226,26 @@ def value_is_the_closed_form(subject: Subject, network: str, closed_form: Closed
         claim(near, f"it is {apart:.2g} off its closed form")
 
 
-def estimates_agree_with_the_exact_value(subject: Subject, method: Method) -> None:
+def estimates_agree_with_the_exact_value(measure: UnderTest, method: Method) -> None:
     """The same claims where what is exact here is estimated."""
     problem = problem_named("relu_mlp")
     # few passes: the claims hold at any precision, also one that is not the one asked for
     how: dict[str, Any] = {"precision": Precision(method, max_passes=24), "seed": 1}
-    found, exact = subject.whole(problem, **how), subject.usual(problem).whole
+    found, exact = measure.whole(problem, **how), measure.usual(problem).whole
     claim(exact.exact, "it is not exact on a piecewise linear network")
-    error_bars(subject.card, found)
+    error_bars(measure.card, found)
     if exact.quantity == "GGN" and method != "output_probes":
         claim(found.exact, "weight probes are of the Hessian: the GGN stays with the sweep")
     elif method != "hutch++":  # whose directions may span all that a small network has
         claim(found.stderr is not None, "an estimate has no stderr")
     agree(found, exact, "exactly", probes=True)
-    again = subject.whole(problem, **how)
+    again = measure.whole(problem, **how)
     claim(again.value == found.value, "the same probes gave another value")
     x, y = problem.inputs(), problem.targets()
     # the samples in the same order: each keeps its number and so its signs
     cut = dataclasses.replace(problem, data=list(zip(x.split(3), y.split(3), strict=True)))
-    agree(subject.whole(cut, **how), found, "in other batches")
-    permuted = subject.whole(moved("unit_permute", problem), **how)
+    agree(measure.whole(cut, **how), found, "in other batches")
+    permuted = measure.whole(moved("unit_permute", problem), **how)
     agree(permuted, found, "after unit_permute", probes=True)
 
 

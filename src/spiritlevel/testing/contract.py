@@ -13,11 +13,11 @@ from . import claims
 from .claims import ClosedForm
 from .comparing import claim
 from .moves import NETWORKS
-from .subject import Subject
+from .under_test import UnderTest
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
+class ClaimCheck:
     """One claim of a card in one case: calling it raises an AssertionError where it is false."""
 
     measure: str
@@ -38,7 +38,7 @@ def checks(
     *,
     options: Mapping[str, Any] | None = None,
     closed_form: ClosedForm | None = None,
-) -> list[Check]:
+) -> list[ClaimCheck]:
     """Every claim of a measure's card, to be called one by one, as by `pytest.mark.parametrize`.
 
     Args:
@@ -49,10 +49,10 @@ def checks(
     >>> print(*checks("softmax.gini")[:3], sep="; ")
     softmax.gini-complete; softmax.gini-record; softmax.gini-state
     """
-    subject = Subject(get(measure), options)
+    tested = UnderTest(get(measure), options)
     return [
-        Check(measure, claim, case, functools.partial(run, subject, *arguments))
-        for claim, case, run, *arguments in _cases(subject, closed_form)
+        ClaimCheck(measure, claim, case, functools.partial(run, tested, *arguments))
+        for claim, case, run, *arguments in _cases(tested, closed_form)
     ]
 
 
@@ -78,8 +78,8 @@ def check_measure(
 
 
 def _cases(
-    subject: Subject, closed_form: ClosedForm | None
-) -> Iterator[tuple[Any, ...]]:  # claim, case, function, its arguments beside the subject
+    tested: UnderTest, closed_form: ClosedForm | None
+) -> Iterator[tuple[Any, ...]]:  # claim, case, function, its arguments beside what is tested
     yield "complete", "", claims.card_is_complete
     yield "record", "", claims.results_carry_name_and_settings
     yield "state", "", claims.state_is_untouched
@@ -93,6 +93,6 @@ def _cases(
     if closed_form is not None:
         for network in ("linear_regression", "softmax_regression"):
             yield "closed_form", network, claims.value_is_the_closed_form, network, closed_form
-    if subject.card.needs.sweep:
+    if tested.card.needs.sweep:
         for method in ("output_probes", "hutchinson", "hutch++"):
             yield "estimate", method, claims.estimates_agree_with_the_exact_value, method

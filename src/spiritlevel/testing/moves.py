@@ -17,7 +17,7 @@ from ..analysis.reference_problems import BATCHES, Problem
 WIDTH = 4
 
 
-class _Attention(nn.Module):
+class _AttendedRows(nn.Module):
     """Positions are the rows of an image.
 
     Query and key are frozen: otherwise the outputs bend, and exact measures become estimates.
@@ -49,7 +49,7 @@ def _normalized_images() -> nn.Module:
 
 
 def _attended_images() -> nn.Module:
-    return nn.Sequential(_Attention(), nn.ReLU(), nn.Flatten(), nn.Linear(2 * WIDTH, 3))
+    return nn.Sequential(_AttendedRows(), nn.ReLU(), nn.Flatten(), nn.Linear(2 * WIDTH, 3))
 
 
 _NETWORKS = {"normalized_images": _normalized_images, "attended_images": _attended_images}

@@ -9,7 +9,7 @@ from ...engine.sweep_text import columns_text, probes_text
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
 from ..eigenvalues import of_network, room_for_network, subspace_of_network
-from ..hessian_results import eigenvalue_measurement, hessian_measurement
+from ..hessian_results import eigenvalue_measurement, hessian_measurement, measured_rows
 from ..registry import Measured, measure
 from .trace_squared import trace_squared as estimate_trace_squared
 
@@ -38,13 +38,9 @@ def trace(workspace: Workspace) -> Measured:
     rows = estimate_rows(
         workspace, "trace", {name: name for name in names}, dict.fromkeys(names, 1.0)
     )
-    layers = {
-        layer: hessian_measurement(
-            workspace, "curvature.trace", rows.result(dict.fromkeys(parameters, 1.0))
-        )
-        for layer, parameters in workspace.surface.layers().items()
-    }
-    return Measured(hessian_measurement(workspace, "curvature.trace", rows.result()), layers)
+    layers = workspace.surface.layers()
+    factors = {layer: dict.fromkeys(parameters, 1.0) for layer, parameters in layers.items()}
+    return measured_rows(workspace, "curvature.trace", rows, factors)
 
 
 @measure(

@@ -15,7 +15,7 @@ from ...need import one_of
 from ...records import Cost, Measurement, Status
 from ..options import Option, count, length
 from ..registry import ALL_BUT_MIXING, Measured, measure
-from .sigma_search import FEW, Crossing, SigmaSearch
+from .sigma_search import FEW, NoiseLimit, SigmaSearch
 
 TARGETS = ("auto", "error", "loss")
 OPTIONS = (
@@ -139,14 +139,14 @@ def bound(workspace: Workspace) -> Measured:
     return _searched(workspace, "pac_bayes.bound", relative=False, of=term)
 
 
-def _search(workspace: Workspace, *, relative: bool) -> tuple[Crossing, Cost]:
+def _search(workspace: Workspace, *, relative: bool) -> tuple[NoiseLimit, Cost]:
     """Once for all measures that look for the same noise."""
     key = ("sigma_search", relative)
     if key not in workspace.cache:
         before = workspace.cost
         crossing = SigmaSearch(workspace, relative=relative).find()
         workspace.cache[key] = crossing, workspace.cost - before
-    found: tuple[Crossing, Cost] = workspace.cache[key]
+    found: tuple[NoiseLimit, Cost] = workspace.cache[key]
     return found
 
 
@@ -182,14 +182,14 @@ def _searched(
     )
 
 
-def _how(workspace: Workspace, crossing: Crossing) -> str:
+def _how(workspace: Workspace, crossing: NoiseLimit) -> str:
     return (
         f"σ = {crossing.sigma:.3g} for the {crossing.target}, from {workspace.options.draws} draws "
         f"and their mirror images, at {crossing.levels} noise levels"
     )
 
 
-def _missed(workspace: Workspace, crossing: Crossing, found: Estimate) -> str:
+def _missed(workspace: Workspace, crossing: NoiseLimit, found: Estimate) -> str:
     """What is missing, and what to do."""
     options, asked = workspace.options, workspace.precision
     margin = found.half_width(asked.confidence)

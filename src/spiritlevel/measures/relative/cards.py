@@ -12,7 +12,7 @@ from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError
 from ...model.weight_matrices import WeightMatrix
 from ...records import Measurement
-from ..hessian_results import hessian_measurement
+from ..hessian_results import hessian_measurement, measured_rows
 from ..layer_weights import largest_layer, layer_weights, measured_weights
 from ..options import A_LENGTH, Option, is_length
 from ..registry import ALL_BUT_MIXING, Measured, measure
@@ -72,11 +72,7 @@ def kappa(workspace: Workspace) -> Measured:
     """κ of a layer is mean ‖Wᵀ G‖² over samples and factor columns."""
     weights = measured_weights(workspace, "relative.kappa")
     rows = estimate_rows(workspace, "kappa", weights, dict.fromkeys(weights, 1.0))
-    layers = {
-        layer: hessian_measurement(workspace, "relative.kappa", rows.result({layer: 1.0}))
-        for layer in weights
-    }
-    return Measured(hessian_measurement(workspace, "relative.kappa", rows.result()), layers)
+    return measured_rows(workspace, "relative.kappa", rows, {each: {each: 1.0} for each in weights})
 
 
 @measure(

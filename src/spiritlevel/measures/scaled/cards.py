@@ -9,7 +9,7 @@ from ...engine.row_estimator import estimate_rows
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
 from ..eigenvalues import of_weights, room_for_weights
-from ..hessian_results import eigenvalue_measurement, hessian_measurement
+from ..hessian_results import eigenvalue_measurement, measured_rows
 from ..layer_weights import largest_layer, measured_weights
 from ..registry import Measured, measure
 
@@ -38,11 +38,8 @@ def scaled_trace(workspace: Workspace) -> Measured:
     norms = {name: _squared_norm(workspace, name) for name in weights.values()}
     names = list(workspace.surface.parameters)
     rows = estimate_rows(workspace, "trace", {name: name for name in names}, norms)
-    layers = {
-        layer: hessian_measurement(workspace, "scaled.trace", rows.result({name: norms[name]}))
-        for layer, name in weights.items()
-    }
-    return Measured(hessian_measurement(workspace, "scaled.trace", rows.result()), layers)
+    factors = {layer: {name: norms[name]} for layer, name in weights.items()}
+    return measured_rows(workspace, "scaled.trace", rows, factors)
 
 
 @measure(

@@ -18,7 +18,7 @@ from .comparing import claim
 from .moves import CHAINS, problem_named
 
 
-class Subject:
+class UnderTest:
     """A card with the options that it is tested with."""
 
     def __init__(self, card: Card, options: Mapping[str, Any] | None = None) -> None:
