@@ -21,9 +21,9 @@ if "_SPIRITLEVEL_COMPLETE" not in _os.environ:
         from .api import cards as cards
         from .api import measure as measure
         from .api import preflight as preflight
-        from .engine.options import Options as Options
         from .errors import MissingExtra as MissingExtra
         from .errors import SpiritlevelError as SpiritlevelError
+        from .measures.options import Options as Options
         from .model.adapters import merged as merged
         from .plugins import announce as _announce
         from .records import __version__ as __version__

@@ -13,7 +13,7 @@ from torch.nn.utils import prune
 
 import spiritlevel as sl
 from spiritlevel.results import Pruning
-from zoo import references
+from spiritlevel.testing import references
 
 
 def network(activation=nn.ReLU):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from spiritlevel.analysis.quantization import Rounding
 from spiritlevel.results import Quantization
-from zoo import references
+from spiritlevel.testing import references
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

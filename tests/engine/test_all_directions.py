@@ -10,7 +10,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.engine.weight_space.probes import CLUSTERS, PILOT
-from zoo import references
+from spiritlevel.testing import references
 from zoo.plain import classes, network, random
 
 NAMES = ["curvature.trace", "relative.kappa", "relative.kappa_std", "scaled.trace"]

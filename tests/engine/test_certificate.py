@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from zoo import references, wirings
+from spiritlevel.testing import references
+from zoo import wirings
 
 
 def seeded(build, seed=1):

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import spiritlevel as sl
-from zoo import references, wirings
+from spiritlevel.testing import references
+from zoo import wirings
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from spiritlevel.engine.directions.usable import reasons_against
 from spiritlevel.measures.opening import open_workspace
 from torch import nn
 
@@ -10,6 +11,7 @@ from spiritlevel.engine.directions.column_pass import run_column_pass
 from spiritlevel.engine.directions.families import GivenChanges, NeuronDeletions
 from spiritlevel.engine.directions.product_pass import run_product_pass
 from spiritlevel.engine.recorded_runs import reasons_against
+from spiritlevel.testing import references
 from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from zoo import references
+from spiritlevel.testing import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 from zoo.wirings import ConvHead

@@ -17,7 +17,7 @@ from spiritlevel.engine.weight_space.lanczos import LEAST_BLOCKS
 from spiritlevel.engine.weight_space.lockstep import solve
 from spiritlevel.math.normals import random_normals
 from spiritlevel.math.sample_lanczos import LEAST_STEPS, largest_eigenvalues
-from zoo import references
+from spiritlevel.testing import references
 from zoo.plain import classes, random
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

@@ -11,7 +11,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.model.losses import CrossEntropy
-from zoo import references
+from spiritlevel.testing import references
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 

@@ -13,7 +13,7 @@ import spiritlevel as sl
 import spiritlevel.measures.curvature.trace_squared
 from spiritlevel.engine.precision import Precision
 from spiritlevel.engine.weight_space.probes import PILOT
-from zoo import references
+from spiritlevel.testing import references
 from zoo.plain import classes, network, random
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

@@ -12,7 +12,7 @@ from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
 from spiritlevel.engine.weight_space.product_methods import choose_method
 from spiritlevel.engine.weight_space.products import Products, Request
 from spiritlevel.model.surface import Surface
-from zoo import references
+from spiritlevel.testing import references
 from zoo.cases import CASES, Case, cast, normal, then_head, tokens
 from zoo.losses import LOSSES
 from zoo.plain import random

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import spiritlevel as sl
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
-from zoo import cases, losses, references
+from spiritlevel.testing import references
+from zoo import cases, losses
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

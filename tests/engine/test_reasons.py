@@ -8,7 +8,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.engine.weight_space.probes import GLANCE, PILOT
-from zoo import references
+from spiritlevel.testing import references
 from zoo.plain import after_training, classes, network, random
 
 pytestmark = pytest.mark.usefixtures("only_probes")

@@ -21,7 +21,7 @@ from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import GLANCE, PILOT, WeightProbes
 from spiritlevel.measures.setup import Setup
 from spiritlevel.model.losses import CrossEntropy
-from zoo import references
+from spiritlevel.testing import references
 from zoo.dense_problem import DenseProblem, DenseProducts
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

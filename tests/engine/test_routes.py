@@ -7,7 +7,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.engine import routes
-from zoo import references
+from spiritlevel.testing import references
 
 CLASSES = 3
 

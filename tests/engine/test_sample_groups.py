@@ -12,7 +12,7 @@ import spiritlevel as sl
 from spiritlevel.engine import sample_draws
 from spiritlevel.engine.sample_draws import SampleGroups
 from spiritlevel.model.distributed import Processes
-from zoo import references
+from spiritlevel.testing import references
 
 Problem = tuple[nn.Module, list[tuple[Tensor, Tensor]]]
 TRACE = "curvature.trace"

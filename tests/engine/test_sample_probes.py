@@ -7,8 +7,8 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.engine.sample_probes import SampleProbes
-from zoo import references
-from zoo.references import matrix_view
+from spiritlevel.testing import references
+from spiritlevel.testing.references import matrix_view
 
 CLASSES = 3
 

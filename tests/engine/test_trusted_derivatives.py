@@ -12,7 +12,7 @@ from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
 from spiritlevel.engine.weight_space.products import Products, Request
 from spiritlevel.model.batches import BatchLocation
 from spiritlevel.model.surface import Surface
-from zoo import references
+from spiritlevel.testing import references
 from zoo.wrong_gradients import Scaled
 
 CLASSES = 3

@@ -22,6 +22,7 @@ ROOMS = {
     "api": "the verbs measure, preflight, cards",
     "analysis": "questions asked of a network: audit, compare, spectra, neurons, landscape",
     "results": "every record that a verb returns, in one place",
+    "testing": "the contract that every measure has to keep, and dense truths to compare with",
     "training": "penalties and SAM change training; monitor and stopping watch it; integrations",
     "study": "populations: settings, runs, store, statistics; data, models, interventions",
     "pages": "HTML reports, figures, and the live page",

@@ -9,15 +9,67 @@ import pytest
 import fresh
 
 MEASURE = """
-from spiritlevel.measures import EVERY, Measured, Measurement, Needs, measure
+from spiritlevel.measures import EVERY, Measured, Measurement, measure
 
 @measure(
     name="{name}", summary="Number of weights", formula="d", paper="none", invariant=EVERY,
-    misleads="Always.", needs=Needs(), default=False,
+    misleads="Always.",
 )
 def size(workspace):
     count = sum(p.numel() for p in workspace.surface.parameters.values())
-    return Measured(Measurement("{name}", float(count), exact=True, settings=workspace.settings()))
+    return Measured(Measurement("{name}", float(count), exact=True))
+"""
+
+WITH_OPTION = """
+from spiritlevel.measures import EVERY, Measured, Measurement, Option, measure
+from spiritlevel.need import number
+
+RADIUS = Option("my_radius", 0.1, number(above=0), "a number above 0", "size of the ball")
+
+@measure(
+    name="mine.ball", summary="The radius", formula="r", paper="none", invariant=EVERY,
+    misleads="Always.", options=[RADIUS],
+)
+def ball(workspace):
+    value = workspace.options.my_radius
+    return Measured(Measurement("mine.ball", value, exact=True))
+"""
+USED = """
+import torch
+import spiritlevel as sl
+from spiritlevel.study.settings.measuring import MeasureSettings
+
+model, data = torch.nn.Linear(3, 2), (torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
+asked = {"measures": "mine.ball", "options": {"my_radius": 0.3}}
+report = sl.measure(model, data, **asked)
+monitor = sl.FlatnessMonitor(model, data, **asked)
+monitor.epoch_end()
+print(
+    report["mine.ball"].value,
+    sl.Report.from_json(report.to_json())["mine.ball"].settings["my_radius"],
+    sl.measure(model, data, measures="mine.ball", options=sl.Options())["mine.ball"].value,
+    sl.preflight(model, data, **asked).measures,
+    sl.audit(model, data, **asked).original["mine.ball"].value,
+    sl.compare({"a": model, "b": model}, data, **asked).reports["a"]["mine.ball"].value,
+    monitor.rows[0]["mine.ball"],
+    MeasureSettings.read({"options": {"my_radius": 0.3}}).arguments,
+)
+try:
+    MeasureSettings.read({"options": {"my_radius": -1}})
+except sl.SpiritlevelError as error:
+    print(error)
+"""
+COMMANDS = """
+from typer.testing import CliRunner
+from spiritlevel.cli.app import app
+
+network = ["--model", "mlp", "--data", "digits", "--samples", "20", "--measures", "mine.ball"]
+for line in (
+    ["show", "mine.ball"],
+    ["measure", *network, "--option", "my_radius=0.3"],
+    ["measure", *network, "--option", "my_radius=-1"],
+):
+    print(" ".join(CliRunner().invoke(app, line).output.split()))
 """
 
 
@@ -63,6 +115,26 @@ def test_a_name_that_is_taken_is_refused_with_both_places(tmp_path):
     text = printed(tmp_path, REFUSED)
     assert "'norms.weight' is registered twice: by spiritlevel.measures.norms.cards.weight" in text
     assert "and taken.size. Choose another name." in text
+
+
+REFUSAL = (
+    "The option 'my_radius' must be a number above 0. Got -1. It is size of the ball; default 0.1."
+)
+
+
+def test_an_option_of_a_measure_is_one_in_every_verb(tmp_path):
+    install(tmp_path, "mine", WITH_OPTION, group="spiritlevel.measures")
+    values, refused = printed(tmp_path, USED).splitlines()
+    assert values == "0.3 0.3 0.1 ('mine.ball',) 0.3 0.3 0.3 {}"
+    assert refused == f"The study's measure_options cannot be used: {REFUSAL}"
+
+
+def test_an_option_of_a_measure_is_one_of_the_commands(tmp_path):
+    install(tmp_path, "mine", WITH_OPTION, group="spiritlevel.measures")
+    shown, measured, refused = printed(tmp_path, COMMANDS).splitlines()
+    assert "options my_radius (0.1): size of the ball" in shown
+    assert "mine.ball 0.3" in measured
+    assert REFUSAL in refused
 
 
 def test_a_broken_study_package_does_not_keep_anyone_from_measuring(tmp_path):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from zoo import dense
+from spiritlevel.testing import dense
 
 
 class Slope(torch.autograd.Function):

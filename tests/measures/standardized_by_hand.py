@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from zoo import references
+from spiritlevel.testing import references
 
 NAMES = {"relative.kappa_std": 1, "relative.kappa_var": 2}  # and the power of the deviation
 

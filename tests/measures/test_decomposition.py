@@ -22,7 +22,8 @@ from spiritlevel.math.positions import Positions
 from spiritlevel.measures.decomposition.path_matrices import softmax_basis
 from spiritlevel.measures.setup import Setup
 from spiritlevel.model.layers import Layout, rule_for
-from zoo import decimal_softmax, references
+from spiritlevel.testing import references
+from zoo import decimal_softmax
 from zoo.plain import convnet, drawn, mlp, normal
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

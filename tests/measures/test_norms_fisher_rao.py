@@ -11,7 +11,7 @@ import spiritlevel as sl
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures.norms import radial
 from spiritlevel.model.losses import CrossEntropy
-from zoo import references
+from spiritlevel.testing import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

@@ -7,15 +7,16 @@ import statistics
 
 import pytest
 import torch
+from spiritlevel.engine.weight_space.noise import normal_numbers
 from torch import nn
 
 import spiritlevel as sl
 from measures.forms import pac_bayes as forms
 from measures.forms.sharpness import squared_error
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.engine.options import Options
 from spiritlevel.engine.weight_space.perturbed import PerturbedLoss, WeightNoise, normal_numbers
 from spiritlevel.measures import get
+from spiritlevel.measures.options import Options
 from spiritlevel.measures.setup import Setup
 
 pytestmark = pytest.mark.sampled(4)  # the others at night

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from zoo import references
+from spiritlevel.testing import references
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import spiritlevel as sl
-from zoo import references
+from spiritlevel.testing import references
 from zoo.plain import drawn, mlp, normal
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

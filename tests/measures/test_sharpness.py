@@ -14,9 +14,9 @@ from torch import nn
 import spiritlevel as sl
 from measures.forms import sharpness as forms
 from spiritlevel.analysis import reference_problems as problems
-from spiritlevel.engine.options import Options
 from spiritlevel.errors import NotFinite
 from spiritlevel.measures import get, names
+from spiritlevel.measures.options import Options
 from spiritlevel.measures.setup import Setup
 from spiritlevel.measures.sharpness.worst_case import Ball
 

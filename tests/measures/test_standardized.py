@@ -13,6 +13,7 @@ from measures.standardized_by_hand import NAMES, inputs_of, scale_of, standardiz
 from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures.setup import Setup
+from spiritlevel.testing import references
 from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from zoo import references
+from spiritlevel.testing import references
 
 peft = pytest.importorskip("peft", reason="these networks are made with it: pip install peft")
 

@@ -21,7 +21,7 @@ from torch.utils.data import (
 import spiritlevel as sl
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.model.fingerprint import DataRecord
-from zoo.references import Truth
+from spiritlevel.testing.references import Truth
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

@@ -13,8 +13,8 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel import SpiritlevelError
+from spiritlevel.testing import references
 from spiritlevel.training import FlatnessPenalty, KappaPenalty
-from zoo import references
 from zoo.plain import random
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import spiritlevel as sl
-from zoo import references
+from spiritlevel.testing import references
 
 pytest.importorskip("transformers")
 

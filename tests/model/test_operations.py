@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import spiritlevel as sl
 from spiritlevel.engine.plan import make_plan
 from spiritlevel.model.surface import Surface
-from zoo import references
+from spiritlevel.testing import references
 from zoo.functional_base import CLASSES, view_of
 from zoo.functional_networks import NETWORKS
 

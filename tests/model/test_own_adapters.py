@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spiritlevel as sl
-from zoo import references
+from spiritlevel.testing import references
 
 
 class LowRank(nn.Module):

@@ -12,8 +12,8 @@ import spiritlevel as sl
 from hostile.records import data, network
 from results.refusals import INF, NAN, refused
 from spiritlevel.cli.inputs import parse_memory
-from spiritlevel.engine.options import LENGTHS, Options
 from spiritlevel.errors import LONGEST, NotFinite, SpiritlevelError, brief
+from spiritlevel.measures.options import A_LENGTH, Options, declared_options
 from spiritlevel.study import Study
 from spiritlevel.training.monitor.rows import open_sinks
 
@@ -21,6 +21,7 @@ HUGE = 10**5000  # more digits than Python writes
 BITS = "a whole number of 16,610 bits"
 LONG = "x" * 100_000
 HALF = "\ud800"  # of a character
+LENGTHS = [each.name for each in declared_options().values() if each.wanted == A_LENGTH]
 WORDS = ("arithmetic", "method", "loss", "head", "layers", "measures")
 ARRAYS = [numpy.array(["full", "x"]), numpy.array([1, 2]), torch.tensor([1, 2])]
 

@@ -6,7 +6,9 @@ cases            one network per layer kind and wiring, with data and loss: `CAS
 moves            networks with known function-preserving moves: `NETS`
 language_models  tiny models of transformers
 losses           losses as a user gives them, and as plain functions: `LOSSES`
-references       dense Hessians and Gauss-Newton matrices, measures by their definitions
 dense_problem    the library's estimators on dense matrices
 decimal_softmax  softmax curvature in decimals of 80 digits
+
+Dense Hessians and Gauss-Newton matrices, and measures by their definitions, are in
+`spiritlevel.testing.references`.
 """

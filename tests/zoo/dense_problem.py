@@ -31,7 +31,7 @@ from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.signs import random_signs
 from spiritlevel.measures.setup import Setup
 from spiritlevel.results import Cost
-from zoo import references
+from spiritlevel.testing import references
 
 
 class DenseProducts:

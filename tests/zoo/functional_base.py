@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .references import MatrixView
+from spiritlevel.testing.references import MatrixView
 
 CLASSES = 3
 

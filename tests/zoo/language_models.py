@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from zoo import references
+from spiritlevel.testing import references
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

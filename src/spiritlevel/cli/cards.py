@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..engine.options import DEFAULTS, TEXTS
 from ..measures import METHODS, Card
+from ..measures.options import Option, known_options
 from ..symmetries import SYMMETRIES
 from . import console
 
@@ -44,7 +44,7 @@ def print_card(page: Console, card: Card) -> None:
         "direction": card.direction_in_words,
         "how it is computed": METHODS[card.found_by],
         "cost": card.cost_in_words(),
-        "options": "\n".join(_options(card)) or "none",
+        "options": "\n".join(_option_lines(card)) or "none",
         "when it misleads": card.misleads,
         "measured": "by default" if card.default else "only on request",
     }
@@ -72,7 +72,8 @@ def _facts(card: Card) -> dict[str, Any]:
         "computed": METHODS[card.found_by],
         "cost": card.cost_in_words(),
         "options": {
-            name: {"default": DEFAULTS[name], "meaning": TEXTS[name]} for name in card.options
+            option.name: {"default": option.default, "meaning": option.text}
+            for option in _options(card)
         },
         "misleads": card.misleads,
         "default": card.default,
@@ -83,8 +84,13 @@ def _symmetry_lines(names: Sequence[str]) -> str:
     return "\n".join(f"{name}: {SYMMETRIES[name]}" for name in names) or "none of the known moves"
 
 
-def _options(card: Card) -> list[str]:
-    return [f"{name} ({DEFAULTS[name]}): {TEXTS[name]}" for name in card.options]
+def _options(card: Card) -> list[Option]:
+    known = known_options()
+    return [known[name] for name in card.options]
+
+
+def _option_lines(card: Card) -> list[str]:
+    return [f"{option.name} ({option.default}): {option.text}" for option in _options(card)]
 
 
 def _short_cost(card: Card) -> str:
@@ -135,6 +141,6 @@ def _markdown_card(card: Card) -> str:
         f"- **Direction:** {card.direction_in_words}\n"
         f"- **How it is computed:** {METHODS[card.found_by]}\n"
         f"- **Cost:** {card.cost_in_words()}\n"
-        f"{''.join(f'- **Option** {text}{chr(10)}' for text in _options(card))}"
+        f"{''.join(f'- **Option** {text}{chr(10)}' for text in _option_lines(card))}"
         f"- **When it misleads:** {card.misleads}\n"
     )

@@ -23,7 +23,6 @@ from .estimate import Estimate
 from .head.head_layer import Head, choose_head
 from .head.rows import HeadBlock, iterate_blocks
 from .memory import VectorMemory, chunk_memory, most_kept
-from .options import Options
 from .plan import MeasuringPlan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .refine import refine
@@ -57,12 +56,12 @@ class Workspace:
         memory: int | None = None,
         seed: int = 0,
         precision: Precision | None = None,
-        options: Options | None = None,
+        options: Any = None,  # of the measures, which alone know them
     ) -> None:
         """`memory` is the number of bytes that samples and vectors of the weights may take."""
         self.surface, self.seed, self.head_name = surface, seed, head
         self.precision = precision or Precision()
-        self.options = options or Options()
+        self.options = options
         self.asked: frozenset[str] = frozenset()  # the measures of this call, by name
         self.cache: dict[Any, Any] = {}  # estimates that several measures share
         self._memory = memory

@@ -2,7 +2,7 @@
 
 What a measure of your own needs is importable from here:
 
-    from spiritlevel.measures import Measured, Measurement, Needs, Workspace, measure
+    from spiritlevel.measures import Measured, Measurement, Needs, Option, Workspace, measure
 """
 
 from ..engine.data_pass import Needs as Needs
@@ -27,6 +27,7 @@ from .hessian_results import hessian_measurement as hessian_measurement
 from .layer_weights import layer_weights as layer_weights
 from .layer_weights import left_out_weights as left_out_weights
 from .layer_weights import measured_weights as measured_weights
+from .options import Option as Option
 from .registry import ALL_BUT_MIXING as ALL_BUT_MIXING
 from .registry import EVERY as EVERY
 from .registry import METHODS as METHODS

@@ -80,7 +80,7 @@ class Applied:
         for card in self.cards:
             try:
                 with workspace.surface.processes.together():
-                    measured[card.name] = _completed(card, card.function(workspace), workspace)
+                    measured[card.name] = _completed(card, card.measured(workspace), workspace)
             except NotApplicable as error:
                 if card.name in self.asked.named or len(self.cards) == 1:
                     raise
@@ -106,12 +106,10 @@ def _refusal(card: Card, workspace: Workspace) -> SpiritlevelError | None:
 
 
 def _completed(card: Card, measured: Measured, workspace: Workspace) -> Measured:
-    """The measurements, with the options that were read and the weights that are in them.
+    """The measurements, with the weights that are in them.
 
     What a model rounds to half precision itself is not exact, however it was computed.
     """
-    settings = workspace.options.chosen(card.options)
-    measured = measured.recording(settings) if settings else measured
     for weights_of in (measured_weights, layer_weights):
         if weights_of not in card.requires:
             continue

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 
 from ..engine.refine import would_have_sufficed
-from ..engine.row_estimator import RowEstimate
+from ..engine.row_estimate import RowEstimate
+from ..engine.row_estimator import RowEstimate, RowEstimator
+from ..engine.sweep.sums import Factors
 from ..engine.weight_space.eigenvalues import residual_tolerance
 from ..engine.weight_space.lanczos import Eigenpairs
 from ..engine.workspace import Workspace
 from ..records import Cost, Measurement, Status
+from .registry import Measured
 
 ROUND_OFF = 1e-7  # of a value: below the error that float32 weights and data bring along
 RATE_VISIBLE = 0.1  # of a value: only a residual below it shows how fast it falls
@@ -33,8 +37,20 @@ def hessian_measurement(workspace: Workspace, name: str, row: RowEstimate) -> Me
         status=row.status,
         text=row.text,
         cost=row.cost,
-        settings=workspace.settings(),
         **estimate.errors(workspace.precision.confidence, round_off=round_off),
+    )
+
+
+def measured_rows(
+    workspace: Workspace, name: str, rows: RowEstimator, layers: Mapping[str, Factors]
+) -> Measured:
+    """The sum of estimated rows, and of each layer the sum by its factors."""
+    return Measured(
+        hessian_measurement(workspace, name, rows.result()),
+        {
+            layer: hessian_measurement(workspace, name, rows.result(factors))
+            for layer, factors in layers.items()
+        },
     )
 
 
@@ -71,7 +87,6 @@ def eigenvalue_measurement(
         status=Status.OK if converged else Status.NOT_CONVERGED,
         text=text,
         cost=cost,
-        settings=workspace.settings(),
     )
 
 

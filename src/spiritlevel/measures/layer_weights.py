@@ -48,7 +48,7 @@ def left_out_weights(workspace: Workspace, included: Iterable[str]) -> list[str]
     ]
 
 
-def largest_layer(name: str, layers: dict[str, Measurement]) -> Measurement:
+def largest_layer(workspace: Workspace, name: str, layers: dict[str, Measurement]) -> Measurement:
     """The maximum over layers; its sampling error is not that of a mean, so none is claimed."""
     top = max(layers, key=lambda layer: layers[layer].value)
     largest = layers[top]
@@ -69,7 +69,7 @@ def largest_layer(name: str, layers: dict[str, Measurement]) -> Measurement:
         )
     if largest.status is Status.OK and largest.interval is not None:
         low, high = largest.interval
-        if high - low > 2 * float(largest.settings["rtol"]) * abs(largest.value):
+        if high - low > 2 * workspace.precision.rtol * abs(largest.value):
             text = f"{largest.text.rstrip('.')}; wider than 'rtol' asks for: raise max_passes."
             largest = dataclasses.replace(largest, status=Status.NOT_CONVERGED, text=text)
     return largest

@@ -12,12 +12,12 @@ import torch
 
 from .. import plugins
 from ..engine.data_pass import Needs
-from ..engine.options import TEXTS
 from ..engine.plan import MeasuringPlan
 from ..engine.workspace import Workspace
 from ..errors import SpiritlevelError, brief, suggestion
 from ..records import Cost, Measurement
 from ..symmetries import SYMMETRIES
+from .options import Option, declare, declared_options, recorded
 from .other_names import known_here_as
 from .requirements import Requirement
 
@@ -41,13 +41,13 @@ class Measured:
     whole: Measurement
     layers: dict[str, Measurement] = dataclasses.field(default_factory=dict)
 
-    def recording(self, settings: Mapping[str, Any]) -> Measured:
-        """The same measurements with more settings in their record."""
+    def recording(self, settings: Mapping[str, Any], options: Mapping[str, Any]) -> Measured:
+        """The same measurements; their record holds these, and between them what is there."""
 
-        def recorded(m: Measurement) -> Measurement:
-            return dataclasses.replace(m, settings={**m.settings, **settings})
+        def complete(m: Measurement) -> Measurement:
+            return dataclasses.replace(m, settings={**settings, **m.settings, **options})
 
-        return self._changed(recorded)
+        return self._changed(complete)
 
     def covering(self, included: Sequence[str], left_out: Sequence[str]) -> Measured:
         """The same, with which weights are in the whole and which are not."""
@@ -102,7 +102,7 @@ class Card:
     in_audit: bool  # whether `audit(model, data)` includes it although it is no default
     counterpart: str | None  # a similar measure that does not change with the weights' scale
     requires: tuple[Requirement, ...]  # each raises where it is not met
-    options: tuple[str, ...]  # the fields of Options that it reads
+    options: tuple[str, ...]  # the names of those that it reads
     found_by: FoundBy
     cost_text: str  # where the cost is more than that of the shared pass
     further_cost: FurtherCost | None  # the same as a number, at most, for one sample
@@ -118,6 +118,11 @@ class Card:
     def direction_in_words(self) -> str:
         """Which of two values belongs to the flatter network."""
         return self.direction or NO_FLATNESS
+
+    def measured(self, workspace: Workspace) -> Measured:
+        """What the function gives, with the settings and options that reproduce it."""
+        found = self.function(workspace)
+        return found.recording(workspace.settings(), recorded(workspace.options, self.options))
 
     def refuse(self, workspace: Workspace) -> None:
         """Raise if this cannot be computed; the error says what is missing."""
@@ -155,12 +160,12 @@ def measure(
     invariant: Iterable[str],
     misleads: str,
     direction: Direction | None = "smaller is flatter",
-    needs: Needs,
-    default: bool = True,
+    needs: Needs = Needs(),  # noqa: B008 - it is frozen
+    default: bool = False,
     in_audit: bool = False,
     counterpart: str | None = None,
     requires: tuple[Requirement, ...] = (),
-    options: tuple[str, ...] = (),
+    options: Sequence[Option | str] = (),
     found_by: FoundBy = "formula",
     cost: str = "",
     further_cost: FurtherCost | None = None,
@@ -172,10 +177,15 @@ def measure(
     most that one sample adds to that pass, so that it can be said before anything runs. Measures
     that give it one name in `shared_work` do it once together.
 
+    `options` are those that the measure reads from `workspace.options`: its own, and by name those
+    that another measure has brought. The record of a measurement holds them.
+
     The function takes a Workspace and gives a Measured. It is returned unchanged. Running the
     definition again, as in a notebook, replaces the card.
     """
-    _check_claims(name, invariant=invariant, requires=requires, options=options)
+    own = [option for option in options if isinstance(option, Option)]
+    others = [option for option in options if not isinstance(option, Option)]
+    _check_claims(name, invariant=invariant, requires=requires, options=others)
     if direction not in (directions := (*get_args(Direction), None)):
         raise SpiritlevelError(
             f"Measure {name!r} has the direction {direction!r}. Known: {directions}. Use None for "
@@ -189,6 +199,8 @@ def measure(
                 f"Measure {name!r} is registered twice: by {other.__module__}.{other.__name__} and "
                 f"{function.__module__}.{function.__name__}. Choose another name."
             )
+        for option in own:
+            declare(option, function.__module__)
         _CARDS[name] = Card(
             name=name,
             summary=summary,
@@ -202,7 +214,7 @@ def measure(
             in_audit=in_audit,
             counterpart=counterpart,
             requires=requires,
-            options=options,
+            options=tuple(each.name if isinstance(each, Option) else each for each in options),
             found_by=found_by,
             cost_text=cost,
             further_cost=further_cost,
@@ -281,11 +293,11 @@ def _check_claims(
     *,
     invariant: Iterable[str],
     requires: tuple[Requirement, ...],
-    options: tuple[str, ...],
+    options: Iterable[str],
 ) -> None:
     for kind, claimed, known in (
         ("symmetries", set(invariant), set(SYMMETRIES)),
-        ("options", set(options), set(TEXTS)),
+        ("options", set(options), set(declared_options())),
     ):
         if unknown := claimed - known:
             raise SpiritlevelError(

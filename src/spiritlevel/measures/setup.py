@@ -10,7 +10,6 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 from torch import Tensor, nn
 
 from ..engine.head.head_layer import choose_head
-from ..engine.options import Options, as_options
 from ..engine.plan import make_head_plan
 from ..engine.precision import Method, Precision
 from ..engine.workspace import Workspace
@@ -23,6 +22,7 @@ from ..model.model_state import check_model
 from ..model.surface import Surface
 from ..need import is_number, is_whole, need, number, or_none
 from ..records import Progress
+from .options import Options, as_options
 
 Loss: TypeAlias = str | nn.Module | Callable[[Tensor, Tensor], Tensor]
 Keywords = TypeVar("Keywords")

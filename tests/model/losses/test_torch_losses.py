@@ -8,7 +8,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.model.losses import resolve
-from zoo.references import Truth
+from spiritlevel.testing.references import Truth
 from zoo.torch_losses import CASES, CLASSES, NOT_OF_OUTPUTS_AND_TARGETS
 
 N = 13

@@ -9,7 +9,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.model.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError, resolve
-from zoo.references import Truth
+from spiritlevel.testing.references import Truth
 from zoo.torch_losses import WEIGHTS
 from zoo.user_losses import LABELS, NUMBERS, USER_LOSSES, Counting, Focal, Halved, Learned, Smoothed
 

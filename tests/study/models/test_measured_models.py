@@ -14,7 +14,7 @@ import spiritlevel as sl
 from spiritlevel.cli.app import app
 from spiritlevel.study.models import build
 from spiritlevel.symmetries import find_moves
-from zoo.references import Truth
+from spiritlevel.testing.references import Truth
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 

@@ -9,13 +9,33 @@ from ...engine.activity import Activity, ActivityKind
 from ...engine.data_pass import Needs, PassResult
 from ...engine.moments import Moments
 from ...engine.workspace import Workspace
+from ...errors import SpiritlevelError
 from ...records import Cost, Measurement
 from ..registry import EVERY, Measured, measure
-from .requirements import layer_inputs, rectifier
 
 ACTIVITY = Needs(activity=True)
 PAPER = "Sharpness can be manipulated and misleading for generalization"
 ALL_DEAD = "all outputs are dead"
+
+
+def rectifier(workspace: Workspace, name: str) -> None:
+    """A network with an activation that is exactly 0 for some inputs."""
+    if not workspace.activation_sites.rectifiers:
+        raise SpiritlevelError(
+            f"The measure {name!r} needs a network with rectifiers: nn.ReLU, F.relu, ReLU6, "
+            "clamp(min=0) or the like, whose outputs are exactly 0. The network has none. Other "
+            "activations have no dead outputs; measure activity.activation_norm instead."
+        )
+
+
+def layer_inputs(workspace: Workspace, name: str) -> None:
+    """A measured layer whose inputs are numbers, not token indices."""
+    if not workspace.activation_sites.layers:
+        raise SpiritlevelError(
+            f"The measure {name!r} needs a trainable linear or convolutional layer that the model "
+            f"calls, among the chosen layers. Got {', '.join(workspace.surface.layers.owned())}. "
+            "Choose other 'layers'."
+        )
 
 
 @measure(
@@ -32,7 +52,6 @@ ALL_DEAD = "all outputs are dead"
     direction=None,
     needs=ACTIVITY,
     requires=(rectifier,),
-    default=False,
 )
 def frequency(workspace: Workspace) -> Measured:
     """At each place where a rectifier is applied, and the mean over the places."""
@@ -49,7 +68,6 @@ def frequency(workspace: Workspace) -> Measured:
             data_stderr=seen.active.stderr(factors, weights),
             text="" if any(weights) else ALL_DEAD,
             cost=run.cost,
-            settings=workspace.settings(),
         )
 
     return Measured(share(live), {place: share([place]) for place in live})
@@ -68,7 +86,6 @@ def frequency(workspace: Workspace) -> Measured:
     direction=None,
     needs=ACTIVITY,
     requires=(rectifier,),
-    default=False,
 )
 def death(workspace: Workspace) -> Measured:
     """At each place where a rectifier is applied, and over all outputs together."""
@@ -78,9 +95,7 @@ def death(workspace: Workspace) -> Measured:
 
     def share(places: Iterable[str]) -> Measurement:
         value = sum(dead[place] for place in places) / sum(totals[place] for place in places)
-        return Measurement(
-            "activity.death", value, exact=True, cost=run.cost, settings=workspace.settings()
-        )
+        return Measurement("activity.death", value, exact=True, cost=run.cost)
 
     return Measured(share(totals), {place: share([place]) for place in totals})
 
@@ -101,7 +116,6 @@ def death(workspace: Workspace) -> Measured:
     direction=None,
     needs=ACTIVITY,
     requires=(layer_inputs,),
-    default=False,
 )
 def activation_norm(workspace: Workspace) -> Measured:
     """For each linear or convolutional layer, and the root of the sum of squares."""
@@ -119,7 +133,6 @@ def activation_norm(workspace: Workspace) -> Measured:
             exact=True,
             data_stderr=error,
             cost=run.cost,
-            settings=workspace.settings(),
         )
 
     layers = list(squares.index)
@@ -137,8 +150,6 @@ def activation_norm(workspace: Workspace) -> Measured:
         "gradient of the mean loss over all data, not the mean of the norms over batches."
     ),
     direction=None,
-    needs=Needs(),
-    default=False,
     cost="2 forwards, 1 backward",
     further_cost=lambda workspace: Cost(forwards=1, backwards=1),
 )
@@ -152,9 +163,7 @@ def gradient_norm(workspace: Workspace) -> Measured:
 
     def norm(names: Iterable[str]) -> Measurement:
         value = math.sqrt(math.fsum(squares[name] for name in names))
-        return Measurement(
-            "activity.gradient_norm", value, exact=True, cost=cost, settings=workspace.settings()
-        )
+        return Measurement("activity.gradient_norm", value, exact=True, cost=cost)
 
     layers = {layer: norm(names) for layer, names in workspace.surface.layers.owned().items()}
     return Measured(norm(squares), layers)

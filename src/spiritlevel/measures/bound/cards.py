@@ -16,16 +16,18 @@ m counts the features that vary over the data.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from typing import Any
 
 from ...engine.data_pass import Needs
 from ...engine.estimate import Estimate
 from ...engine.head.features import HeadFeatures, check_rows, head_features
 from ...engine.refine import MeanOfDraws, advice
 from ...engine.workspace import Workspace
+from ...need import number
 from ...records import Cost, Measurement, Status
-from ..registry import Measured, measure
+from ..options import Option, count, word_or_length
+from ..registry import EVERY, Measured, measure
 from ..requirements import head
 from .feature_density import (
     curvature_integral,
@@ -36,16 +38,6 @@ from .feature_density import (
 )
 
 HEAD = Needs(head=True)
-FEATURES = "features of the head"  # read once for all of them
-REQUIRED = (head, check_rows)
-INVARIANT = {
-    "layer_rescale",
-    "unit_permute",
-    "batchnorm_absorb",
-    "attention_rescale",
-    "unit_mix",
-    "batch_split",
-}
 PETZKA = "Petzka et al. 2021, Relative Flatness and Generalization"
 THEOREM = PETZKA + ", Theorem 6; Taleghani et al., Theorem 4 and Appendix B"
 CONSTANTS = (
@@ -55,8 +47,39 @@ CONSTANTS = (
 ONE_MORE = "1 forward in addition to the shared pass"
 PAIRS = ONE_MORE + ", then work that grows with the square of the number of samples"
 
+BANDWIDTH = word_or_length(
+    "bandwidth",
+    "likelihood",
+    "of the kernel: 'likelihood', 'scott', 'silverman', or a share of the spread",
+    ("likelihood", "scott", "silverman"),
+)
+SPLITS = count(
+    "splits",
+    20,
+    "number of random splits into halves that representativeness is averaged over",
+    least=1,
+)
+FAILURE = Option(
+    "failure",
+    0.05,
+    number(above=0, below=1),
+    "a probability above 0 and below 1",
+    "largest probability that the bound fails",
+)
+bound_measure = functools.partial(
+    measure,
+    invariant=EVERY - {"neuron_rescale"},
+    direction=None,
+    needs=HEAD,
+    requires=(head, check_rows),
+    found_by="draws",
+    cost=PAIRS,
+    further_cost=lambda workspace: Cost(forwards=1),
+    shared_work="features of the head",  # read once for all of them
+)
 
-@measure(
+
+@bound_measure(
     name="bound.representativeness",
     summary=(
         "How well a density fitted to one half of the features predicts the loss on the other half"
@@ -65,22 +88,13 @@ PAIRS = ONE_MORE + ", then work that grows with the square of the number of samp
     r"\operatorname{mean}_{i \in A} E_{\xi \sim N(0, h^2)}\, "
     r"\ell\bigl(\psi(\phi_i + \xi), y_i\bigr)\Bigr|",
     paper=PETZKA + ", eq. 3 in feature space, approximated as in section 6",
-    invariant=INVARIANT,
     misleads=(
         "An approximation, not a bound: both halves are training data, which the network fits "
         "equally well, so the gap to new data does not show. Neuron-wise rescaling changes it. "
         "With few samples and many features, the density is little more than the samples "
         "themselves."
     ),
-    direction=None,
-    needs=HEAD,
-    requires=REQUIRED,
-    options=("bandwidth", "splits"),
-    found_by="draws",
-    default=False,
-    cost=PAIRS,
-    further_cost=lambda workspace: Cost(forwards=1),
-    shared_work=FEATURES,
+    options=(BANDWIDTH, SPLITS),
 )
 def bound_representativeness(workspace: Workspace) -> Measured:
     """The mean over random halves; labels are assumed not to change under a perturbation."""
@@ -92,27 +106,18 @@ def bound_representativeness(workspace: Workspace) -> Measured:
     return Measured(_drawn(workspace, "bound.representativeness", draws, draws.estimate(), text))
 
 
-@measure(
+@bound_measure(
     name="bound.c1",
     summary="Bias term of the bound: curvature of the feature density times the largest loss",
     formula=r"\eta L \int \bigl|\nabla^2 \bigl(\hat p(z) \|z\|^2\bigr)\bigr|\, dz, "
     r"\quad \eta = \tfrac{1}{2m}",
     paper=THEOREM + " (absolute value inside the integral as in section 1 of the former)",
-    invariant=INVARIANT,
     misleads=(
         CONSTANTS + " The density is estimated, and its curvature is that of the kernels: a "
         "smaller bandwidth raises the value without limit. With the absolute value outside the "
         "integral, as Taleghani et al. print it, the integral would be zero for every density."
     ),
-    direction=None,
-    needs=HEAD,
-    requires=REQUIRED,
-    options=("bandwidth",),
-    found_by="draws",
-    default=False,
-    cost=PAIRS,
-    further_cost=lambda workspace: Cost(forwards=1),
-    shared_work=FEATURES,
+    options=(BANDWIDTH,),
 )
 def bound_c1(workspace: Workspace) -> Measured:
     """E over z ~ p̂ of |‖z‖² Δp̂/p̂ + 4 z·∇p̂/p̂ + 2m|, times L/2m."""
@@ -123,14 +128,13 @@ def bound_c1(workspace: Workspace) -> Measured:
     return Measured(_drawn(workspace, "bound.c1", integral, scaled, text))
 
 
-@measure(
+@bound_measure(
     name="bound.c2",
     summary="Variance term of the bound: extent of the features times the largest loss",
     formula=r"L \sqrt{\alpha\, \beta \operatorname{Vol}(\phi(S))}, \quad "
     r"\alpha = \int k^2 = \bigl(\tfrac{m}{4\pi}\bigr)^{m/2}, \quad "
     r"\beta = \operatorname{mean}_{\phi_n \ne 0} \|\phi_n\|^{-m}",
     paper=THEOREM,
-    invariant=INVARIANT,
     misleads=(
         CONSTANTS + " The volume is that of a box around the features, which in many dimensions "
         "is nearly all empty: the value grows or shrinks exponentially with the number of features "
@@ -138,47 +142,32 @@ def bound_c1(workspace: Workspace) -> Measured:
         "where all are zero, which ReLU allows, the theorem's condition fails: the text counts "
         "such samples."
     ),
-    direction=None,
-    needs=HEAD,
-    requires=REQUIRED,
-    default=False,
+    found_by="formula",
     cost=ONE_MORE,
-    further_cost=lambda workspace: Cost(forwards=1),
-    shared_work=FEATURES,
 )
 def bound_c2(workspace: Workspace) -> Measured:
     """In log space: volume and norms overflow long before their product does."""
     rows = head_features(workspace)
     value, text = _variance_term(rows)
-    common: dict[str, Any] = {"text": text, "cost": rows.cost, "settings": workspace.settings()}
-    if math.isinf(value):
-        measurement = Measurement("bound.c2", value, exact=False, status=Status.NONFINITE, **common)
-    else:
-        measurement = Measurement("bound.c2", value, exact=True, **common)
-    return Measured(measurement)
+    status = Status.NONFINITE if math.isinf(value) else Status.OK
+    exact = status is Status.OK
+    return Measured(
+        Measurement("bound.c2", value, exact=exact, status=status, text=text, cost=rows.cost)
+    )
 
 
-@measure(
+@bound_measure(
     name="bound.generalization",
     summary="Bound on the generalization gap from relative flatness and the feature density",
     formula=r"|S|^{-2/(4+m)} \Bigl(\tfrac{\kappa}{2m} + C_1 + \tfrac{C_2}{\sqrt{\Delta}}\Bigr)",
     paper=THEOREM,
-    invariant=INVARIANT,
     misleads=(
         "Vacuous (larger than the largest loss) for nearly every real network: the text says which "
         "term makes it so. " + CONSTANTS + " It assumes a local minimum, labels that do not change "
         "near a sample, and leaves out higher orders in 1/|S|, so that even a small value is no "
         "guarantee."
     ),
-    direction=None,
-    needs=HEAD,
-    requires=REQUIRED,
-    options=("bandwidth", "failure"),
-    found_by="draws",
-    default=False,
-    cost=PAIRS,
-    further_cost=lambda workspace: Cost(forwards=1),
-    shared_work=FEATURES,
+    options=(BANDWIDTH, FAILURE),
 )
 def bound_generalization(workspace: Workspace) -> Measured:
     """κ is that of the whole head; C1 and C2 as in the measures of these names."""
@@ -200,9 +189,10 @@ def bound_generalization(workspace: Workspace) -> Measured:
     if "β" in note or math.isinf(total):
         text += f"; C2 {note}"
     if math.isinf(total):
-        common = {"text": text, "cost": rows.cost, "settings": workspace.settings()}
-        status = Status.NONFINITE
-        return Measured(Measurement(name, total, exact=False, status=status, **common))  # type: ignore[arg-type]
+        lost = Status.NONFINITE
+        return Measured(
+            Measurement(name, total, exact=False, status=lost, text=text, cost=rows.cost)
+        )
     estimate = dataclasses.replace(bias, value=total)
     return Measured(_drawn(workspace, name, integral, estimate, text))
 
@@ -253,10 +243,6 @@ def _drawn(
 ) -> Measurement:
     """An estimate from draws with its interval; if that is too wide, what would suffice."""
     asked = workspace.precision
-    common: dict[str, Any] = {
-        "cost": head_features(workspace).cost,
-        "settings": workspace.settings(),
-    }
     status = Status.OK
     if not estimate.within(asked.rtol, asked.confidence):
         status = Status.NOT_CONVERGED
@@ -267,6 +253,6 @@ def _drawn(
         exact=False,
         status=status,
         text=text,
+        cost=head_features(workspace).cost,
         **estimate.errors(asked.confidence),
-        **common,
     )

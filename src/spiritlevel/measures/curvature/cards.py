@@ -8,7 +8,7 @@ from ...engine.row_estimator import RowEstimate, columns_text, estimate_rows, pr
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
 from ..eigenvalues import of_network, room_for_network, subspace_of_network
-from ..hessian_results import eigenvalue_measurement, hessian_measurement
+from ..hessian_results import eigenvalue_measurement, hessian_measurement, measured_rows
 from ..registry import Measured, measure
 from .trace_squared import trace_squared as estimate_trace_squared
 
@@ -28,6 +28,7 @@ PRODUCTS = Needs(products=True)
         "architecture and scale."
     ),
     needs=SWEEP,
+    default=True,
     counterpart="relative.kappa",
 )
 def trace(workspace: Workspace) -> Measured:
@@ -36,13 +37,9 @@ def trace(workspace: Workspace) -> Measured:
     rows = estimate_rows(
         workspace, "trace", {name: name for name in names}, dict.fromkeys(names, 1.0)
     )
-    layers = {
-        layer: hessian_measurement(
-            workspace, "curvature.trace", rows.result(dict.fromkeys(parameters, 1.0))
-        )
-        for layer, parameters in workspace.surface.layers.owned().items()
-    }
-    return Measured(hessian_measurement(workspace, "curvature.trace", rows.result()), layers)
+    layers = workspace.surface.layers.owned()
+    factors = {layer: dict.fromkeys(parameters, 1.0) for layer, parameters in layers.items()}
+    return measured_rows(workspace, "curvature.trace", rows, factors)
 
 
 @measure(
@@ -56,7 +53,6 @@ def trace(workspace: Workspace) -> Measured:
         "Rescaling changes it, as it does the trace."
     ),
     needs=SWEEP,
-    default=False,
     counterpart="relative.kappa",
 )
 def ggn_trace(workspace: Workspace) -> Measured:
@@ -97,7 +93,6 @@ def ggn_trace(workspace: Workspace) -> Measured:
     ),
     needs=PRODUCTS,
     found_by="draws",
-    default=False,
 )
 def trace_squared(workspace: Workspace) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""
@@ -125,7 +120,6 @@ def trace_squared(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     requires=(room_for_network,),
     found_by="products",
-    default=False,
     counterpart="scaled.lambda_max",
     in_audit=True,
 )
@@ -148,7 +142,6 @@ def lambda_max(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     requires=(room_for_network,),
     found_by="products",
-    default=False,
 )
 def lambda_min(workspace: Workspace) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""

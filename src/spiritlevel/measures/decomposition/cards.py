@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
-from ...engine.data_pass import Needs
 from ...engine.estimate import Estimate
 from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
@@ -17,8 +17,6 @@ from ..requirements import softmax
 from .path_matrices import forms_matrices, path_matrices
 from .paths import centered_by_probes, check_paths
 
-REQUIRES = (softmax, layer_weights, check_paths)
-PATHS = "gradients along the paths"  # taken once for all of them
 PAPER = "Sharpness can be manipulated and misleading for generalization"
 COST = (
     "1 forward, C backwards, shared by the family (C outputs; beyond 32 outputs 2k+1 backwards for "
@@ -30,7 +28,17 @@ def _output_by_output(workspace: Workspace) -> Cost:
     return Cost(forwards=1, backwards=workspace.plan.num_outputs)
 
 
-@measure(
+path_measure = functools.partial(
+    measure,
+    invariant={"unit_permute", "batch_split"},
+    requires=(softmax, layer_weights, check_paths),
+    cost=COST,
+    further_cost=_output_by_output,
+    shared_work="gradients along the paths",  # taken once for all of them
+)
+
+
+@path_measure(
     name="decomposition.centered",
     summary="Per-layer input norm times the spread of the class gradients along the paths, summed",
     formula=(
@@ -38,22 +46,16 @@ def _output_by_output(workspace: Workspace) -> Cost:
         r"(v_i - \bar v)"
     ),
     paper=PAPER + ", section 3.3",
-    invariant={"unit_permute", "batch_split"},
     misleads=(
         "For fully connected networks it is the GGN trace of the weights. With shared weights "
         "(convolutions, sequences) it is only an upper bound of it, often a loose one. Rescaling "
         "changes it like the trace, and confidence alone makes it small. Biases and normalization "
         "parameters are not included."
     ),
-    needs=Needs(),
-    default=False,
-    requires=REQUIRES,
     cost=(
         "1 forward, C backwards, shared by the family (C outputs; beyond 32 outputs a few output "
         "probes)"
     ),
-    further_cost=_output_by_output,
-    shared_work=PATHS,
     counterpart="relative.kappa",
 )
 def centered(workspace: Workspace) -> Measured:
@@ -72,7 +74,6 @@ def centered(workspace: Workspace) -> Measured:
                 exact=True,
                 data_stderr=part.data_stderr,
                 cost=cost,
-                settings=workspace.settings(),
             )
 
         whole = _mean(matrices.centered, layers)
@@ -96,7 +97,6 @@ def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> M
             status=Status.NOT_CONVERGED if missed else Status.OK,
             text=rows.missed(factors, estimate) if missed else text,
             cost=rows.cost,
-            settings=workspace.settings(),
             **estimate.errors(asked.confidence),
         )
 
@@ -104,7 +104,7 @@ def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> M
     return Measured(of(dict.fromkeys(layers, 1.0), judged=True), per_layer)
 
 
-@measure(
+@path_measure(
     name="decomposition.upper_bound",
     summary="Scale-aware upper bound of the GGN trace: input norms times path eigenvalues, summed",
     formula=(
@@ -112,18 +112,11 @@ def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> M
         r"\sum_i p_i \|\delta_i\|^2"
     ),
     paper=PAPER + ", section 3.2 and appendix A.1",
-    invariant={"unit_permute", "batch_split"},
     misleads=(
         "A loose bound: it does not depend on confidence (its last factor is 1 at the outputs), so "
         "it stays large where the trace vanishes. It bounds the trace of the weights, without the "
         "biases. Rescaling changes it."
     ),
-    needs=Needs(),
-    default=False,
-    requires=REQUIRES,
-    cost=COST,
-    further_cost=_output_by_output,
-    shared_work=PATHS,
 )
 def upper_bound(workspace: Workspace) -> Measured:
     """The bound of each layer and their sum."""
@@ -135,7 +128,7 @@ def upper_bound(workspace: Workspace) -> Measured:
     )
 
 
-@measure(
+@path_measure(
     name="decomposition.path_lambda_max",
     summary=(
         "Largest eigenvalue of the path matrix, averaged over samples, in the layer where it is "
@@ -143,17 +136,10 @@ def upper_bound(workspace: Workspace) -> Measured:
     ),
     formula=r"\max_l \operatorname{mean}_n \lambda_{\max}\bigl(M^{(l)}_n\bigr)",
     paper=PAPER + ", section 3.1 (definition of the path matrix)",
-    invariant={"unit_permute", "batch_split"},
     misleads=(
         "It shows the scale of the weights after a layer, not flatness: at a last linear layer it "
         "is 1 by definition, and rescaling changes it at will."
     ),
-    needs=Needs(),
-    default=False,
-    requires=REQUIRES,
-    cost=COST,
-    further_cost=_output_by_output,
-    shared_work=PATHS,
 )
 def path_lambda_max(workspace: Workspace) -> Measured:
     """Of each layer, and the largest of them."""
@@ -162,7 +148,7 @@ def path_lambda_max(workspace: Workspace) -> Measured:
         layer: _eigenvalues(workspace, name, "top", [layer])
         for layer in layer_weights(workspace, name)
     }
-    return Measured(largest_layer(name, layers), layers)
+    return Measured(largest_layer(workspace, name, layers), layers)
 
 
 def _mean(moments: Moments, layers: list[str]) -> Estimate:
@@ -195,5 +181,4 @@ def _eigenvalues(workspace: Workspace, name: str, kind: str, layers: list[str]) 
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=text,
         cost=matrices.cost,
-        settings=workspace.settings(),
     )

@@ -16,7 +16,7 @@ from ...math.head import head_trace_squared_pairs
 from ...math.normals import random_normals
 from ...records import Cost, Measurement
 from ..hessian_results import eigenvalue_measurement
-from ..registry import Measured, measure
+from ..registry import EVERY, Measured, measure
 from ..requirements import head
 
 HEAD = Needs(head=True)
@@ -40,6 +40,7 @@ PAPER = "Taleghani et al., An accurate flatness measure"
         "bias is left out; it would add the mean Gini term."
     ),
     needs=HEAD,
+    default=True,
     requires=(head,),
     counterpart="head.kappa",
 )
@@ -54,19 +55,13 @@ def head_trace(workspace: Workspace) -> Measured:
     formula=r"\operatorname{mean}_n \|\phi_n\|^2 "
     r"\Bigl(\sum_i p_i \|w_i\|^2 - \bigl\|\sum_i p_i w_i\bigr\|^2\Bigr)",
     paper=PAPER + ", Definition 1 (eq. 17); Petzka et al. 2021, Definition 3",
-    invariant={
-        "layer_rescale",
-        "unit_permute",
-        "batchnorm_absorb",
-        "attention_rescale",
-        "unit_mix",
-        "batch_split",
-    },
+    invariant=EVERY - {"neuron_rescale"},
     misleads=(
         "Neuron-wise rescaling of the features changes it. It falls with confidence: larger logits "
         "look flatter, although the decisions are the same."
     ),
     needs=HEAD,
+    default=True,
     requires=(head,),
 )
 def head_kappa(workspace: Workspace) -> Measured:
@@ -83,7 +78,6 @@ def head_kappa(workspace: Workspace) -> Measured:
     misleads="Its cost grows with the square of the number of samples. Rescaling changes it.",
     needs=STORED,
     requires=(head,),
-    default=False,
 )
 def head_trace_squared(workspace: Workspace) -> Measured:
     """‖H‖²_F over all pairs of samples, in blocks."""
@@ -109,6 +103,7 @@ def head_trace_squared(workspace: Workspace) -> Measured:
     invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "unit_mix", "batch_split"},
     misleads="Rescaling changes it; one direction of C·d.",
     needs=STORED,
+    default=True,
     found_by="products",
     requires=(head,),
     counterpart="head.scaled_lambda_max",
@@ -125,14 +120,7 @@ def head_lambda_max(workspace: Workspace) -> Measured:
     r"\operatorname{mean}_n A_n \otimes \phi_n \phi_n^\top\Bigr)",
     paper="Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Table 1 (κ^l), in "
     "closed form for the head",
-    invariant={
-        "layer_rescale",
-        "unit_permute",
-        "batchnorm_absorb",
-        "attention_rescale",
-        "unit_mix",
-        "batch_split",
-    },
+    invariant=EVERY - {"neuron_rescale"},
     misleads=(
         "Neuron-wise rescaling of the features changes it; one direction of C·d. A few large "
         "weights that the loss does not depend on raise it."
@@ -140,7 +128,6 @@ def head_lambda_max(workspace: Workspace) -> Measured:
     needs=STORED,
     found_by="products",
     requires=(head,),
-    default=False,
 )
 def head_scaled_lambda_max(workspace: Workspace) -> Measured:
     """From the same Lanczos run as head.lambda_max."""
@@ -162,7 +149,7 @@ def _largest(workspace: Workspace, name: str, factor: float) -> Measured:
         workspace, name, pairs, cost=cost, factor=factor, residual_rtol=residual_rtol
     )
     text = "; ".join(part for part in (_text(workspace), result.text) if part)
-    return Measured(dataclasses.replace(result, text=text, settings=_settings(workspace)))
+    return Measured(dataclasses.replace(result, text=text, settings={"head": workspace.head.layer}))
 
 
 def _product_dtype(workspace: Workspace) -> torch.dtype:
@@ -224,7 +211,7 @@ def _measurement(
         data_stderr=data_stderr,
         text=_text(workspace),
         cost=run.cost,
-        settings=_settings(workspace),
+        settings={"head": workspace.head.layer},
     )
 
 
@@ -235,10 +222,6 @@ def _text(workspace: Workspace) -> str:
             "; its weight is also used elsewhere (tied), and that use is not part of this number"
         )
     return text
-
-
-def _settings(workspace: Workspace) -> dict[str, object]:
-    return workspace.settings() | {"head": workspace.head.layer}
 
 
 def _pair_blocks(workspace: Workspace, run: PassResult) -> list[RowBlock]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...engine.data_pass import Needs
 from ...engine.row_estimator import estimate_rows
 from ...engine.workspace import Workspace
-from ..hessian_results import hessian_measurement
+from ..hessian_results import hessian_measurement, measured_rows
 from ..layer_weights import largest_layer, measured_weights
 from ..registry import ALL_BUT_MIXING, Measured, measure
 
@@ -24,17 +24,14 @@ PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Ap
         "directions does not count. It falls with confidence, like every softmax curvature."
     ),
     needs=RHO,
+    default=True,
     requires=(measured_weights,),
 )
 def rho_sum(workspace: Workspace) -> Measured:
     """ρ_σ of each layer and ρ^Σ of the network."""
     weights = measured_weights(workspace, "neuron.rho_sum")
     rows = estimate_rows(workspace, "rho", weights, dict.fromkeys(weights, 1.0))
-    layers = {
-        layer: hessian_measurement(workspace, "neuron.rho_sum", rows.result({layer: 1.0}))
-        for layer in weights
-    }
-    return Measured(hessian_measurement(workspace, "neuron.rho_sum", rows.result()), layers)
+    return measured_rows(workspace, "neuron.rho_sum", rows, {each: {each: 1.0} for each in weights})
 
 
 @measure(
@@ -45,6 +42,7 @@ def rho_sum(workspace: Workspace) -> Measured:
     invariant=ALL_BUT_MIXING,
     misleads="Like neuron.rho_sum; one neuron decides, so it is the noisiest of the family.",
     needs=RHO,
+    default=True,
     requires=(measured_weights,),
 )
 def rho_max(workspace: Workspace) -> Measured:
@@ -56,4 +54,4 @@ def rho_max(workspace: Workspace) -> Measured:
         layer: hessian_measurement(workspace, "neuron.rho_max", rows.sharpest_neuron(layer))
         for layer in weights
     }
-    return Measured(largest_layer("neuron.rho_max", layers), layers)
+    return Measured(largest_layer(workspace, "neuron.rho_max", layers), layers)

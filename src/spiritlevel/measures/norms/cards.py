@@ -6,15 +6,20 @@ import math
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...engine.data_pass import Needs
 from ...engine.workspace import Workspace
+from ...errors import SpiritlevelError, brief
+from ...model.batches import BatchLocation
+from ...model.distributed import unwrapped
+from ...model.losses import CrossEntropy
+from ...need import or_none
 from ...records import Cost, Measurement, Status
+from ..options import Option
 from ..registry import EVERY, Measured, measure
 from .homogeneity import check_homogeneous, homogeneous
 from .radial import Radial, radial
-from .requirements import class_targets, initial
 
 NOTHING = Needs()
 MARGINS = Needs(margins=True)
@@ -22,6 +27,88 @@ QUANTILE = 0.1
 ALONG = "derivative along the weights"  # taken once for both
 LIANG = "Liang et al. 2019, Fisher-Rao Metric, Geometry, and Complexity of Neural Networks"
 JIANG = "Jiang et al. 2020, Fantastic Generalization Measures and Where to Find Them"
+
+
+def _holds_weights(value: object) -> bool:
+    return isinstance(value, Mapping | nn.Module)
+
+
+INITIAL = Option(
+    "initial",
+    None,
+    or_none(_holds_weights),
+    "a model or its state_dict",
+    "the model or state_dict before training",
+    shown=lambda value: "given" if _holds_weights(value) else type(value).__name__,
+)
+
+
+def class_targets(workspace: Workspace, name: str) -> None:
+    """The loss is a cross-entropy, and its targets are class numbers."""
+    loss = workspace.surface.loss
+    if not isinstance(loss, CrossEntropy):
+        raise SpiritlevelError(
+            f"The measure {name!r} needs the loss 'cross_entropy' with class numbers as targets. "
+            f"Got {brief(loss.name)}. Leave it out of 'measures'."
+        )
+    if "target type" not in workspace.cache:
+        with torch.no_grad():
+            _, targets = workspace.surface.outputs(
+                workspace.surface.first_samples(1), where=BatchLocation(0)
+            )
+        workspace.cache["target type"] = targets.dtype
+    if workspace.cache["target type"].is_floating_point:
+        raise SpiritlevelError(
+            f"The measure {name!r} needs class numbers as targets: a margin is that of one class. "
+            f"Got probabilities ({workspace.cache['target type']}). Pass y.argmax(dim=1) as "
+            "targets if the largest one is the class."
+        )
+
+
+def initial(workspace: Workspace, name: str) -> dict[str, Tensor]:
+    """The measured parameters before training, in float64."""
+    given = workspace.options.initial
+    if given is None:
+        raise SpiritlevelError(
+            f"The measure {name!r} needs the weights from before training. Pass "
+            "options={'initial': model_or_state_dict}, for example a copy.deepcopy(model) made "
+            "before the first step."
+        )
+    state: dict[str, Tensor] = {}
+    if isinstance(given, nn.Module):
+        state.update(unwrapped(given).named_parameters(remove_duplicate=False))
+    else:
+        state.update(given)
+    tied = workspace.surface.layers.tied
+    return {
+        key: _initial_value(state, key, tied.get(key), parameter, name)
+        for key, parameter in workspace.surface.parameters.items()
+    }
+
+
+def _initial_value(
+    state: dict[str, Tensor], key: str, other: str | None, parameter: Tensor, name: str
+) -> Tensor:
+    value = state.get(key) if other is None else state.get(key, state.get(other))
+    if value is None:
+        names = ", ".join(list(state)[:4]) or "nothing"
+        raise SpiritlevelError(
+            f"The option 'initial' must hold every measured parameter for the measure {name!r}. "
+            f"{key!r} is missing; it holds {names}{', …' if len(state) > 4 else ''}. Pass the same "
+            "network from before training, or its state_dict under the same names."
+        )
+    if value.shape != parameter.shape:
+        raise SpiritlevelError(
+            f"The option 'initial' must hold parameters of the network's shapes for the measure "
+            f"{name!r}. {key!r} has shape {tuple(value.shape)} there and {tuple(parameter.shape)} "
+            "in the network. Pass the same network from before training."
+        )
+    if not bool(torch.isfinite(value).all()):
+        raise SpiritlevelError(
+            f"The option 'initial' must be finite for the measure {name!r}. {key!r} holds NaN or "
+            "infinity. Load another copy of the weights from before training."
+        )
+    return value.detach().to(parameter.device, torch.float64)
 
 
 @measure(
@@ -35,8 +122,6 @@ JIANG = "Jiang et al. 2020, Fantastic Generalization Measures and Where to Find 
         "parameters are included."
     ),
     direction=None,
-    needs=NOTHING,
-    default=False,
     cost="nothing beyond the shared pass",
 )
 def weight(workspace: Workspace) -> Measured:
@@ -55,10 +140,8 @@ def weight(workspace: Workspace) -> Measured:
         "rescaled weights, counts as far away."
     ),
     direction=None,
-    needs=NOTHING,
-    default=False,
     requires=(initial,),
-    options=("initial",),
+    options=(INITIAL,),
     cost="nothing beyond the shared pass",
 )
 def distance(workspace: Workspace) -> Measured:
@@ -80,8 +163,6 @@ def distance(workspace: Workspace) -> Measured:
         "that fits its labels. The norm itself is the square root. Each position of a sequence or "
         "an image counts as a sample."
     ),
-    needs=NOTHING,
-    default=False,
     cost="2 forwards and 1 derivative of the outputs along the weights",
     further_cost=lambda workspace: Cost(forwards=2),
     shared_work=ALONG,
@@ -102,8 +183,6 @@ def fisher_rao(workspace: Workspace) -> Measured:
         "other than cross-entropy it is the quadratic form of the GGN, which is at best a Fisher "
         "information up to a factor."
     ),
-    needs=NOTHING,
-    default=False,
     cost="2 forwards and 1 derivative of the outputs along the weights",
     further_cost=lambda workspace: Cost(forwards=2),
     shared_work=ALONG,
@@ -125,8 +204,6 @@ def fisher_rao_model(workspace: Workspace) -> Measured:
         "Only for networks without biases and normalization; others are refused. Deeper networks "
         "have a larger k, and so a larger value for the same outputs."
     ),
-    needs=NOTHING,
-    default=False,
     requires=(check_homogeneous,),
     cost="3 forwards",
     further_cost=lambda workspace: Cost(forwards=2),
@@ -143,7 +220,6 @@ def fisher_rao_closed(workspace: Workspace) -> Measured:
             data_stderr=homogeneity.moments.stderr(["labels"], factors),
             text=f"degree {homogeneity.degree}",
             cost=workspace.run(NOTHING).cost + homogeneity.cost,
-            settings=workspace.settings(),
         )
     )
 
@@ -163,16 +239,13 @@ def fisher_rao_closed(workspace: Workspace) -> Measured:
     ),
     direction="larger is flatter",
     needs=MARGINS,
-    default=False,
     requires=(class_targets,),
 )
 def margin(workspace: Workspace) -> Measured:
     """Linear interpolation between the two nearest of the sorted margins."""
     run = workspace.run(MARGINS)
     value = _quantile(torch.cat(run.margins), QUANTILE)
-    return Measured(
-        Measurement("norms.margin", value, exact=True, cost=run.cost, settings=workspace.settings())
-    )
+    return Measured(Measurement("norms.margin", value, exact=True, cost=run.cost))
 
 
 @measure(
@@ -184,7 +257,6 @@ def margin(workspace: Workspace) -> Measured:
     misleads="Like norms.margin; a few easy samples can dominate it.",
     direction="larger is flatter",
     needs=MARGINS,
-    default=False,
     requires=(class_targets,),
 )
 def margin_mean(workspace: Workspace) -> Measured:
@@ -197,7 +269,6 @@ def margin_mean(workspace: Workspace) -> Measured:
             exact=True,
             data_stderr=run.margin.stderr(["margin"]),
             cost=run.cost,
-            settings=workspace.settings(),
         )
     )
 
@@ -205,11 +276,11 @@ def margin_mean(workspace: Workspace) -> Measured:
 def _euclidean(workspace: Workspace, name: str, values: Mapping[str, Tensor]) -> Measured:
     """The norm of each layer's parameters and of all."""
     squares = {key: float(value.double().square().sum()) for key, value in values.items()}
-    cost, settings = workspace.run(NOTHING).cost, workspace.settings()
+    cost = workspace.run(NOTHING).cost
 
     def norm(keys: list[str]) -> Measurement:
         value = math.sqrt(math.fsum(squares[key] for key in keys))
-        return Measurement(name, value, exact=True, cost=cost, settings=settings)
+        return Measurement(name, value, exact=True, cost=cost)
 
     layers = {layer: norm(keys) for layer, keys in workspace.surface.layers.owned().items()}
     return Measured(norm(list(squares)), layers)
@@ -229,7 +300,6 @@ def _radial_measurement(
         status=Status.OK if precise else Status.NOT_CONVERGED,
         text=_method_text(derivative.method, precise=precise),
         cost=workspace.run(NOTHING).cost + derivative.cost,
-        settings=workspace.settings(),
     )
 
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
-from ...engine.data_pass import Needs
-from ...engine.estimate import Estimate
+from ...engine.estimate import Estimate, cautious_count
 from ...engine.refine import cautious_count, next_count, reached
+from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
+from ...errors import SpiritlevelError, brief
+from ...model.losses import CrossEntropy
+from ...need import one_of
 from ...records import Cost, Measurement, Status
+from ..options import Option, count, length
 from ..registry import ALL_BUT_MIXING, Measured, measure
-from .requirements import target
-from .sigma_search import FEW, Crossing, SigmaSearch
+from .sigma_search import FEW, NoiseLimit, SigmaSearch
 
+TARGETS = ("auto", "error", "loss")
+OPTIONS = (
+    length("deviation", 0.1, "increase of the error or loss that the PAC-Bayes search allows"),
+    Option(
+        "target",
+        "auto",
+        one_of(TARGETS),
+        f"one of {', '.join(TARGETS)}",
+        "what may increase: 'error', 'loss', or 'auto' to choose by the kind of loss",
+    ),
+    count("draws", 16, "number of noise vectors of the PAC-Bayes search", least=2),
+)
 JIANG = "Jiang et al. 2020, Fantastic Generalization Measures"
 COMPARED = "; compared with relative flatness in Petzka et al. 2021 (paper 002), Figure 5"
 SEARCH = "search for σ"  # made once for both
@@ -36,7 +52,27 @@ LIMITS = (
 )
 
 
-@measure(
+def target(workspace: Workspace, name: str) -> None:
+    """Class predictions, if the search is for a rise of the error."""
+    loss = workspace.surface.loss
+    if workspace.options.target == "error" and not isinstance(loss, CrossEntropy):
+        raise SpiritlevelError(
+            f"The measure {name!r} with the option target='error' needs the loss 'cross_entropy', "
+            f"which has classes to miss. Got {brief(loss.name)}. Use target='loss', or 'auto'."
+        )
+
+
+noise_measure = functools.partial(
+    measure,
+    requires=(target,),
+    options=OPTIONS,
+    found_by="draws",
+    cost=COST,
+    further_cost=_searching,
+)
+
+
+@noise_measure(
     name="pac_bayes.sigma",
     summary="1/σ² of the Gaussian noise on the weights under which the error rises by deviation",
     formula=(
@@ -46,13 +82,6 @@ LIMITS = (
     paper=f"{JIANG} (pacbayes-flatness){COMPARED}",
     invariant={"unit_permute", "batch_split"},
     misleads=f"Rescaling the weights changes it at will. {LIMITS}",
-    needs=Needs(),
-    default=False,
-    requires=(target,),
-    options=("deviation", "target", "draws"),
-    found_by="draws",
-    cost=COST,
-    further_cost=_searching,
     shared_work=SEARCH,
     counterpart="pac_bayes.magnitude",
 )
@@ -61,7 +90,7 @@ def sigma(workspace: Workspace) -> Measured:
     return _searched(workspace, "pac_bayes.sigma", relative=False)
 
 
-@measure(
+@noise_measure(
     name="pac_bayes.magnitude",
     summary="pac_bayes.sigma with noise in proportion to each weight's size",
     formula=(
@@ -74,20 +103,13 @@ def sigma(workspace: Workspace) -> Measured:
     misleads=(
         f"A weight of exactly zero gets no noise; the noise on a bias follows its size. {LIMITS}"
     ),
-    needs=Needs(),
-    default=False,
-    requires=(target,),
-    options=("deviation", "target", "draws"),
-    found_by="draws",
-    cost=COST,
-    further_cost=_searching,
 )
 def magnitude(workspace: Workspace) -> Measured:
     """Noise σ|θ|: rescaling a network rescales its noise with it."""
     return _searched(workspace, "pac_bayes.magnitude", relative=True)
 
 
-@measure(
+@noise_measure(
     name="pac_bayes.bound",
     summary="The PAC-Bayes term ‖θ‖²/(4σ²) + ln(n/σ) + 10, with σ of pac_bayes.sigma and n samples",
     formula=r"\frac{\|\theta\|^2}{4 \sigma^2} + \ln \frac{n}{\sigma} + 10",
@@ -102,13 +124,6 @@ def magnitude(workspace: Workspace) -> Measured:
         "the square root of the one here; it leaves biases out of the norm, which are in it here. "
         f"{LIMITS}"
     ),
-    needs=Needs(),
-    default=False,
-    requires=(target,),
-    options=("deviation", "target", "draws"),
-    found_by="draws",
-    cost=COST,
-    further_cost=_searching,
     shared_work=SEARCH,
     counterpart="pac_bayes.magnitude",
 )
@@ -125,14 +140,14 @@ def bound(workspace: Workspace) -> Measured:
     return _searched(workspace, "pac_bayes.bound", relative=False, of=term)
 
 
-def _search(workspace: Workspace, *, relative: bool) -> tuple[Crossing, Cost]:
+def _search(workspace: Workspace, *, relative: bool) -> tuple[NoiseLimit, Cost]:
     """Once for all measures that look for the same noise."""
     key = ("sigma_search", relative)
     if key not in workspace.cache:
         before = workspace.cost
         crossing = SigmaSearch(workspace, relative=relative).find()
         workspace.cache[key] = crossing, workspace.cost - before
-    found: tuple[Crossing, Cost] = workspace.cache[key]
+    found: tuple[NoiseLimit, Cost] = workspace.cache[key]
     return found
 
 
@@ -164,19 +179,18 @@ def _searched(
             status=status,
             text=text,
             cost=cost,
-            settings=workspace.settings(),
         )
     )
 
 
-def _how(workspace: Workspace, crossing: Crossing) -> str:
+def _how(workspace: Workspace, crossing: NoiseLimit) -> str:
     return (
         f"σ = {crossing.sigma:.3g} for the {crossing.target}, from {workspace.options.draws} draws "
         f"and their mirror images, at {crossing.levels} noise levels"
     )
 
 
-def _missed(workspace: Workspace, crossing: Crossing, found: Estimate) -> str:
+def _missed(workspace: Workspace, crossing: NoiseLimit, found: Estimate) -> str:
     """What is missing, and what to do."""
     options, asked = workspace.options, workspace.precision
     margin = found.half_width(asked.confidence)

@@ -30,7 +30,7 @@ NARROW = 1e-3  # in log σ
 
 
 @dataclasses.dataclass(frozen=True)
-class Crossing:
+class NoiseLimit:
     """1/σ² at the crossing. Where there is none, the value at the largest σ tried bounds it."""
 
     flatness: Estimate
@@ -71,7 +71,7 @@ class SigmaSearch:
         self.levels = 0
         self._with_all: list[_Level] = []  # that had all draws
 
-    def find(self) -> Crossing:
+    def find(self) -> NoiseLimit:
         """Find the neighbourhood with a few draws, the crossing with all, and how sure it is."""
         start, step = math.log(START * self.unit), math.log(FACTOR)
         if len(self.draws) > FEW:
@@ -83,7 +83,7 @@ class SigmaSearch:
             assert end is not None
             sigma = math.exp(end.log_sigma)
             bound = Estimate(sigma**-2)
-            return Crossing(bound, sigma, False, end.rise.value, self.levels, self.target)
+            return NoiseLimit(bound, sigma, False, end.rise.value, self.levels, self.target)
         low, high = self._narrowed(low, high, self.draws, CLOSE)
         middle = self._between(low, high)
         steepness = self._steepness(middle)
@@ -91,7 +91,9 @@ class SigmaSearch:
         value = math.exp(-2 * middle)
         relative = 4 * nearest.rise.variance / steepness**2 if steepness > 0 else math.inf
         flatness = Estimate(value, value**2 * relative, nearest.rise.dof)
-        return Crossing(flatness, math.exp(middle), True, self.deviation, self.levels, self.target)
+        return NoiseLimit(
+            flatness, math.exp(middle), True, self.deviation, self.levels, self.target
+        )
 
     def _neighbourhood(self, start: float, step: float) -> float:
         """Where the rise over a few draws crosses, or the end where it does not."""

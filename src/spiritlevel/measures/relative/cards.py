@@ -9,13 +9,14 @@ from ...engine.data_pass import Needs
 from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.sums import RowKind
 from ...engine.workspace import Workspace
+from ...errors import SpiritlevelError
 from ...model.weight_matrices import WeightMatrix
 from ...records import Measurement
-from ..hessian_results import hessian_measurement
+from ..hessian_results import hessian_measurement, measured_rows
 from ..layer_weights import largest_layer, layer_weights, measured_weights
+from ..options import A_LENGTH, Option, is_length
 from ..registry import ALL_BUT_MIXING, Measured, measure
 from ..requirements import inputs
-from .requirements import weight_decay
 
 KAPPA = Needs(sweep=True, kappa=True)
 FEATURES = Needs(sweep=True, kappa=True, standardized=True)
@@ -32,6 +33,25 @@ TWO_PASSES = (
     "large; plus products with the Hessian if the network is not certified)"
 )
 
+WEIGHT_DECAY = Option(
+    "weight_decay",
+    None,
+    lambda value: value is None or value == 0 or is_length(value),
+    f"0 or {A_LENGTH}",
+    "weight decay of the optimizer, as its argument of that name",
+)
+
+
+def weight_decay(workspace: Workspace, name: str) -> float:
+    """λ, which only the optimizer knows."""
+    decay = workspace.options.weight_decay
+    if decay is None:
+        raise SpiritlevelError(
+            f"The measure {name!r} needs the weight decay of the training. Got none. Pass what the "
+            "optimizer had, such as options={'weight_decay': 5e-4}, or 0 if it had none."
+        )
+    return float(decay)
+
 
 @measure(
     name="relative.kappa",
@@ -45,17 +65,14 @@ TWO_PASSES = (
         "normalization parameters are not included."
     ),
     needs=KAPPA,
+    default=True,
     requires=(measured_weights,),
 )
 def kappa(workspace: Workspace) -> Measured:
     """κ of a layer is mean ‖Wᵀ G‖² over samples and factor columns."""
     weights = measured_weights(workspace, "relative.kappa")
     rows = estimate_rows(workspace, "kappa", weights, dict.fromkeys(weights, 1.0))
-    layers = {
-        layer: hessian_measurement(workspace, "relative.kappa", rows.result({layer: 1.0}))
-        for layer in weights
-    }
-    return Measured(hessian_measurement(workspace, "relative.kappa", rows.result()), layers)
+    return measured_rows(workspace, "relative.kappa", rows, {each: {each: 1.0} for each in weights})
 
 
 @measure(
@@ -66,11 +83,12 @@ def kappa(workspace: Workspace) -> Measured:
     invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
     misleads="Like relative.kappa; one layer decides, often the first or the last.",
     needs=KAPPA,
+    default=True,
     requires=(measured_weights,),
 )
 def kappa_max(workspace: Workspace) -> Measured:
     """The maximum over layers of relative.kappa."""
-    return Measured(largest_layer("relative.kappa_max", kappa(workspace).layers))
+    return Measured(largest_layer(workspace, "relative.kappa_max", kappa(workspace).layers))
 
 
 @measure(
@@ -90,8 +108,7 @@ def kappa_max(workspace: Workspace) -> Measured:
     ),
     needs=KAPPA,
     requires=(measured_weights, weight_decay),
-    options=("weight_decay",),
-    default=False,
+    options=(WEIGHT_DECAY,),
     counterpart="relative.kappa",
 )
 def kappa_decay(workspace: Workspace) -> Measured:
@@ -124,7 +141,6 @@ def _columns_times_squares(matrix: WeightMatrix) -> float:
     misleads=STANDARDIZED,
     needs=FEATURES,
     requires=(layer_weights, inputs),
-    default=False,
     cost=TWO_PASSES,
 )
 def kappa_std(workspace: Workspace) -> Measured:
@@ -146,7 +162,6 @@ def kappa_std(workspace: Workspace) -> Measured:
     ),
     needs=FEATURES,
     requires=(layer_weights, inputs),
-    default=False,
     cost=TWO_PASSES,
 )
 def kappa_var(workspace: Workspace) -> Measured:

@@ -9,7 +9,7 @@ from ...engine.row_estimator import estimate_rows
 from ...engine.workspace import Workspace
 from ...records import Measurement, Status
 from ..eigenvalues import of_weights, room_for_weights
-from ..hessian_results import eigenvalue_measurement, hessian_measurement
+from ..hessian_results import eigenvalue_measurement, measured_rows
 from ..layer_weights import largest_layer, measured_weights
 from ..registry import Measured, measure
 
@@ -29,6 +29,7 @@ PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Ta
         "on raise it. Biases and normalization parameters are not included."
     ),
     needs=SWEEP,
+    default=True,
     requires=(measured_weights,),
 )
 def scaled_trace(workspace: Workspace) -> Measured:
@@ -37,11 +38,8 @@ def scaled_trace(workspace: Workspace) -> Measured:
     norms = {name: _squared_norm(workspace, name) for name in weights.values()}
     names = list(workspace.surface.parameters)
     rows = estimate_rows(workspace, "trace", {name: name for name in names}, norms)
-    layers = {
-        layer: hessian_measurement(workspace, "scaled.trace", rows.result({name: norms[name]}))
-        for layer, name in weights.items()
-    }
-    return Measured(hessian_measurement(workspace, "scaled.trace", rows.result()), layers)
+    factors = {layer: {name: norms[name]} for layer, name in weights.items()}
+    return measured_rows(workspace, "scaled.trace", rows, factors)
 
 
 @measure(
@@ -53,11 +51,10 @@ def scaled_trace(workspace: Workspace) -> Measured:
     misleads="Like scaled.trace; the widest layer tends to decide.",
     needs=SWEEP,
     requires=(measured_weights,),
-    default=False,
 )
 def scaled_trace_max(workspace: Workspace) -> Measured:
     """The maximum over layers of scaled.trace."""
-    return Measured(largest_layer("scaled.trace_max", scaled_trace(workspace).layers))
+    return Measured(largest_layer(workspace, "scaled.trace_max", scaled_trace(workspace).layers))
 
 
 @measure(
@@ -73,7 +70,6 @@ def scaled_trace_max(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     found_by="products",
     requires=(measured_weights, room_for_weights),
-    default=False,
 )
 def scaled_lambda_max(workspace: Workspace) -> Measured:
     """κ^l of each layer and their sum; the layers share their passes over the data."""
@@ -107,11 +103,12 @@ def scaled_lambda_max(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     found_by="products",
     requires=(measured_weights, room_for_weights),
-    default=False,
 )
 def scaled_lambda_max_max(workspace: Workspace) -> Measured:
     """The maximum over layers of scaled.lambda_max."""
-    return Measured(largest_layer("scaled.lambda_max_max", scaled_lambda_max(workspace).layers))
+    return Measured(
+        largest_layer(workspace, "scaled.lambda_max_max", scaled_lambda_max(workspace).layers)
+    )
 
 
 def _squared_norm(workspace: Workspace, name: str) -> float:

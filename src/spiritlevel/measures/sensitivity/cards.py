@@ -9,25 +9,29 @@ from ...engine.estimate import Estimate
 from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.probed_rows import ProbedRows
 from ...engine.workspace import Workspace
+from ...math.radial import KERNELS
 from ...records import Cost, Measurement, Status
 from ..eigenvalues import of_weights
 from ..hessian_results import eigenvalue_measurement, hessian_measurement
 from ..layer_weights import layer_weights
+from ..options import length, word_or_length
 from ..registry import EVERY, Measured, measure
-from .jacobian import ALL, OUTSIDE, check_input, check_region, input_jacobian
+from .jacobian import ALL, OUTSIDE, REGION, check_input, check_region, input_jacobian
 from .robustness import feature_layer, robustness, turned_layer
 
 MANIPULATED = "Sharpness can be manipulated and misleading for generalization, Table 3"
 RELATIVE = "Petzka et al. 2021, Relative Flatness and Generalization, "
-OF_A_LAYER = {
-    "layer_rescale",
-    "unit_permute",
-    "batchnorm_absorb",
-    "attention_rescale",
-    "unit_mix",
-    "batch_split",
-}
+OF_A_LAYER = EVERY - {"neuron_rescale"}
 JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes beyond 16 outputs)"
+
+DELTA = length("delta", 0.1, "relative size of the feature perturbations")
+KERNEL = word_or_length(
+    "kernel",
+    "sphere",
+    "how far features are moved: 'sphere' (all by delta), 'ball' (uniform in it), or the "
+    "standard deviation, in units of delta, of a normal that is cut off at delta",
+    KERNELS,
+)
 
 
 def _output_by_output(workspace: Workspace) -> Cost:
@@ -46,8 +50,6 @@ def _output_by_output(workspace: Workspace) -> Cost:
         "same inputs."
     ),
     direction=None,
-    needs=Needs(),
-    default=False,
     requires=(check_input,),
     cost=JACOBIAN_COST,
     further_cost=_output_by_output,
@@ -72,10 +74,8 @@ def jacobian(workspace: Workspace) -> Measured:
         "outputs, like sensitivity.jacobian."
     ),
     direction=None,
-    needs=Needs(),
-    default=False,
     requires=(check_input, check_region),
-    options=("region",),
+    options=(REGION,),
     cost=JACOBIAN_COST,
     further_cost=_output_by_output,
 )
@@ -110,7 +110,6 @@ def _root(
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=rows.missed({row: 1.0}, estimate) if missed else text,
         cost=rows.cost,
-        settings=workspace.settings(),
         **estimate.errors(asked.confidence),
     )
 
@@ -130,10 +129,8 @@ def _root(
         "sample, which is not true for large δ. In many dimensions nearly all of a ball, or of a "
         "wide normal, lies close to the sphere."
     ),
-    needs=Needs(),
-    default=False,
     requires=(feature_layer,),
-    options=("delta", "kernel"),
+    options=(DELTA, KERNEL),
     found_by="draws",
     cost="a few forwards for the head; 2 forwards per draw for another layer",
 )
@@ -150,7 +147,6 @@ def feature_robustness(workspace: Workspace) -> Measured:
         status=Status.NOT_CONVERGED if missed else Status.OK,
         text=drawn.missed() if missed else drawn.text(),
         cost=drawn.cost,
-        settings=workspace.settings(),
         **estimate.errors(asked.confidence),
     )
     return Measured(m, {drawn.layer: m})
@@ -170,9 +166,8 @@ def feature_robustness(workspace: Workspace) -> Measured:
         "minimum of this layer's loss and not elsewhere."
     ),
     needs=Needs(sweep=True, kappa=True),
-    default=False,
     requires=(feature_layer,),
-    options=("delta", "kernel"),
+    options=(DELTA, KERNEL),
 )
 def robustness_prediction(workspace: Workspace) -> Measured:
     """κ of the same layer, with its error."""
@@ -198,9 +193,8 @@ def robustness_prediction(workspace: Workspace) -> Measured:
         "feature matrices come near it."
     ),
     needs=Needs(products=True),
-    default=False,
     requires=(feature_layer,),
-    options=("delta",),
+    options=(DELTA,),
     found_by="products",
 )
 def robustness_bound(workspace: Workspace) -> Measured:

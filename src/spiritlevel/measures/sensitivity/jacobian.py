@@ -16,10 +16,33 @@ from ...errors import SpiritlevelError, brief
 from ...math.signs import random_signs
 from ...model.batches import BatchLocation
 from ...model.exclusive import of_this_thread
+from ...need import or_none
+from ..options import Option
 
 _STREAM = 5000  # of random signs: apart from all others
 ALL, OUTSIDE = "all", "outside"
 Region = tuple[int, int, int, int]  # top, left, height, width
+
+
+def _in_pixels(region: Any) -> tuple[int, ...] | None:
+    """Four whole numbers; none where it is something else."""
+    if region is None:
+        return None
+    try:
+        top, left, height, width = (int(each) for each in region)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: of a meta tensor
+        return ()
+    return top, left, height, width
+
+
+REGION = Option(
+    "region",
+    None,
+    or_none(lambda r: len(r) == 4 and min(r[:2]) >= 0 and min(r[2:]) >= 1),
+    lambda r: f"(top, left, height, width) {'with a positive size' if r else 'in pixels'}",
+    "top, left, height and width of the part of an image to leave out",
+    read=_in_pixels,
+)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...engine.data_pass import Needs
 from ...engine.refine import missed
 from ...engine.workspace import Workspace
 from ...records import Cost, Measurement, Status
+from ..options import count, length
 from ..registry import ALL_BUT_MIXING, Measured, measure
 from .average_case import PASSES_A_DRAW, average_rise
 from .worst_case import Ball, Worst
@@ -18,6 +18,28 @@ NEGLIGIBLE = 1e-9  # of the value: round-off below it is not worth a word
 CLIMB_COST = "up to 1 + ascent_steps · (1 + restarts) forwards and backwards"
 GROUP_COST = "up to 1 + ascent_steps forwards and backwards"
 NOISE_COST = "2 forwards per draw, as many draws as rtol needs, up to max_passes; 1 shared"
+
+RHO = length(
+    "rho", 0.05, "radius of the ball in which worst-case sharpness looks for the largest loss"
+)
+ADAPTIVE_RHO = length(
+    "adaptive_rho",
+    0.5,
+    "radius of the ball of adaptive sharpness, relative to the size of each weight",
+)
+STEPS = count("ascent_steps", 20, "largest number of steps of an ascent", least=1)
+RESTARTS = count(
+    "restarts", 2, "ascents from random starts, in addition to the one along the gradient", least=0
+)
+GROUP = count(
+    "m", 128, "number of samples that m-sharpness perturbs together", least=1, most=2**63 - 1
+)
+SIGMA = length("sigma", 0.01, "standard deviation of the noise of average-case sharpness")
+ADAPTIVE_SIGMA = length(
+    "adaptive_sigma",
+    0.1,
+    "standard deviation of adaptive noise, relative to the size of each weight",
+)
 
 
 def _climbing(workspace: Workspace) -> Cost:
@@ -55,9 +77,7 @@ SIZE_OF_BIASES = (
         f"{LOCAL} Rescaling the weights changes it at will, so it cannot be compared between "
         "networks or training runs. Away from a minimum it is mostly ρ times the gradient's norm."
     ),
-    needs=Needs(),
-    default=False,
-    options=("rho", "ascent_steps", "restarts"),
+    options=(RHO, STEPS, RESTARTS),
     found_by="search",
     cost=CLIMB_COST,
     further_cost=_climbing,
@@ -80,9 +100,7 @@ def worst(workspace: Workspace) -> Measured:
         "about the decision, and correlates with generalization less than one would hope "
         "(Andriushchenko et al. 2023)."
     ),
-    needs=Needs(),
-    default=False,
-    options=("adaptive_rho", "ascent_steps", "restarts"),
+    options=(ADAPTIVE_RHO, STEPS, RESTARTS),
     found_by="search",
     cost=CLIMB_COST,
     further_cost=_climbing,
@@ -105,9 +123,7 @@ def adaptive(workspace: Workspace) -> Measured:
     paper=FORET + " and Section 4.1 (m-sharpness); " + ANDRIUSHCHENKO,
     invariant={"unit_permute"},
     misleads=f"Like sharpness.worst. {ORDER} It grows as m falls: compare at equal m only.",
-    needs=Needs(),
-    default=False,
-    options=("rho", "m", "ascent_steps"),
+    options=(RHO, GROUP, STEPS),
     found_by="search",
     cost=GROUP_COST,
     further_cost=_climbing_groups,
@@ -126,17 +142,9 @@ def m_worst(workspace: Workspace) -> Measured:
         r"L_g(\theta + \varepsilon) - L_g(\theta)"
     ),
     paper=f"{KWON}; {ANDRIUSHCHENKO}",
-    invariant={
-        "layer_rescale",
-        "neuron_rescale",
-        "unit_permute",
-        "batchnorm_absorb",
-        "attention_rescale",
-    },
+    invariant=ALL_BUT_MIXING - {"batch_split"},
     misleads=f"Like sharpness.adaptive. {ORDER} It grows as m falls: compare at equal m only.",
-    needs=Needs(),
-    default=False,
-    options=("adaptive_rho", "m", "ascent_steps"),
+    options=(ADAPTIVE_RHO, GROUP, STEPS),
     found_by="search",
     cost=GROUP_COST,
     further_cost=_climbing_groups,
@@ -158,9 +166,7 @@ def adaptive_m_worst(workspace: Workspace) -> Measured:
         "trace, which curvature.trace gives at a lower cost and often exactly. In float32 a rise "
         "below a thousandth of the loss loses digits."
     ),
-    needs=Needs(),
-    default=False,
-    options=("sigma",),
+    options=(SIGMA,),
     found_by="draws",
     cost=NOISE_COST,
     further_cost=_drawing,
@@ -186,9 +192,7 @@ def average(workspace: Workspace) -> Measured:
         f"{SIZE_OF_BIASES} It falls with confidence (large logits), which says nothing about the "
         "decision."
     ),
-    needs=Needs(),
-    default=False,
-    options=("adaptive_sigma",),
+    options=(ADAPTIVE_SIGMA,),
     found_by="draws",
     cost=NOISE_COST,
     further_cost=_drawing,
@@ -240,7 +244,6 @@ def _search_measurement(
             status=Status.NOT_CONVERGED if climbing else Status.OK,
             text=text,
             cost=cost,
-            settings=workspace.settings(),
         )
     )
 
@@ -250,7 +253,7 @@ def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool
     draws = average_rise(workspace, sigma=sigma, relative=relative)
     estimate = draws.estimate()
     text = f"{draws.count} draws, each with its mirror image"
-    common = {"cost": workspace.cost - before, "settings": workspace.settings()}
+    cost = workspace.cost - before
     status, lost = Status.OK, workspace.perturbed.round_off(workspace.perturbed.unperturbed_loss)
     if lost > asked.rtol * abs(estimate.value):
         text += f"; round-off alone may be ±{lost:.1g}: use more noise, or a network in float64"
@@ -265,7 +268,7 @@ def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool
             residual=lost if lost > NEGLIGIBLE * abs(estimate.value) else None,
             status=status,
             text=text,
+            cost=cost,
             **estimate.errors(asked.confidence),
-            **common,  # type: ignore[arg-type]
         )
     )

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...engine.options import as_options
 from ...engine.precision import Precision
 from ...errors import SpiritlevelError, brief
+from ...measures.options import as_options
 from .keys import (
     as_mapping,
     changed_values,

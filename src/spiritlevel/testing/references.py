@@ -53,7 +53,7 @@ def _twice_differentiable(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model)
     for module in model.modules():
         if isinstance(module, nn.EmbeddingBag):
-            module.forward = functools.partial(_bag, module)
+            module.forward = functools.partial(_bag, module)  # type: ignore[method-assign]
     return model
 
 
@@ -181,7 +181,9 @@ def matrix_view(module: nn.Module) -> MatrixView | None:
     forward = type(module).forward
     if not any(isinstance(module, kind) and forward is kind.forward for kind in _KINDS):
         return None
-    return _view(module, module.weight.shape)
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return _view(module, weight.shape)
 
 
 def matrices(model: nn.Module) -> dict[str, tuple[str, MatrixView]]:
@@ -225,7 +227,7 @@ def _view(module: nn.Module, shape: torch.Size) -> MatrixView:
 
 
 def kappa(H: Tensor, weight: Tensor, view: MatrixView) -> float:
-    """sum over groups and rows s, s' of <w_s, w_s'> Tr H_(s,s')."""
+    """Sum over groups and rows s, s' of <w_s, w_s'> Tr H_(s,s')."""
     w = weight.detach().flatten()
     total = 0.0
     for group in view.rows:

@@ -1,0 +1,180 @@
+"""Every known move, on small networks that have it: the weights change, the function stays."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .. import symmetries
+from ..analysis import reference_problems
+from ..analysis.reference_problems import BATCHES, Problem
+
+WIDTH = 4
+
+
+class _AttendedRows(nn.Module):
+    """Positions are the rows of an image.
+
+    Query and key are frozen: otherwise the outputs bend, and exact measures become estimates.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = (nn.Linear(WIDTH, WIDTH).requires_grad_(False) for _ in range(2))
+        self.value, self.out = nn.Linear(WIDTH, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1, 2)
+        scores = self.query(x) @ self.key(x).mT
+        out: Tensor = self.out(scores.softmax(dim=-1) @ self.value(x))
+        return out
+
+
+def _normalized_images() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 2),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.Conv2d(3, 4, 2),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    )
+
+
+def _attended_images() -> nn.Module:
+    return nn.Sequential(_AttendedRows(), nn.ReLU(), nn.Flatten(), nn.Linear(2 * WIDTH, 3))
+
+
+_NETWORKS = {"normalized_images": _normalized_images, "attended_images": _attended_images}
+CHAINS = ("relu_mlp", "relu_convnet")
+NETWORKS = {  # on which each move is made
+    "layer_rescale": CHAINS,
+    "neuron_rescale": CHAINS,
+    "unit_permute": CHAINS,
+    "batch_split": CHAINS,
+    "batchnorm_absorb": ("normalized_images",),
+    "attention_rescale": ("attended_images",),
+    "unit_mix": ("attended_images",),
+}
+
+
+def problem_named(name: str, dtype: torch.dtype = torch.float64, *, biases: bool = True) -> Problem:
+    """A problem, made anew; without biases it is homogeneous."""
+    problem = _images(name) if name in _NETWORKS else reference_problems.ALL[name](dtype)
+    return problem if biases else _without_biases(problem)
+
+
+@functools.cache
+def before_and_after(move: str, network: str, *, biases: bool = True) -> tuple[Problem, Problem]:
+    """A problem, and the same after the move."""
+    problem = problem_named(network, biases=biases)
+    return problem, moved(move, problem)
+
+
+def moved(move: str, problem: Problem) -> Problem:
+    """The problem after a move that is large enough to be seen in every layer it is made in."""
+    generator = torch.Generator().manual_seed(0)
+    if move in _MADE_BY_NAME:
+        return _MADE_BY_NAME[move](problem, generator)
+    found = symmetries.find_moves(
+        problem.model, lambda model: model(problem.inputs()), generator=generator
+    )
+    # far apart, so that the layers which move decide maxima over layers
+    draw = torch.Generator().manual_seed(1)
+    model = found.moves[move].apply(problem.model, draw, symmetries.BOTH)
+    return dataclasses.replace(problem, model=model)
+
+
+def _images(name: str) -> Problem:
+    """4×4 images in 3 classes, and a network for them; all drawn from one seed."""
+    generator = torch.Generator().manual_seed(1)
+    model = _NETWORKS[name]().double().eval()
+
+    def draw(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator, dtype=torch.float64)
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            values = draw(*parameter.shape) / max(parameter[0].numel(), 2) ** 0.5
+            # small biases, so that the layers which move decide maxima over layers as well
+            parameter.copy_(0.1 * values if parameter.dim() == 1 else 2 * values)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                assert module.running_mean is not None
+                assert module.running_var is not None
+                module.weight.add_(1.0)
+                module.running_mean.copy_(0.1 * draw(module.num_features))
+                module.running_var.copy_(0.5 + draw(module.num_features).abs())
+    data = [
+        (0.5 * draw(size, 1, WIDTH, WIDTH), torch.randint(3, (size,), generator=generator))
+        for size in BATCHES
+    ]
+    return Problem(name, model, data, "cross_entropy")
+
+
+def _without_biases(problem: Problem) -> Problem:
+    model = copy.deepcopy(problem.model)
+    for module in model.modules():
+        if "bias" in dict(module.named_parameters(recurse=False)):
+            module.register_parameter("bias", None)
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
+            module.running_mean.zero_()
+    return dataclasses.replace(problem, name=f"{problem.name} without biases", model=model)
+
+
+def _width(model: nn.Module, layer: str) -> int:
+    weight = model.get_submodule(layer).weight
+    assert isinstance(weight, Tensor)
+    return len(weight)
+
+
+def _factors(size: int, generator: torch.Generator) -> Tensor:
+    """Between 5 and 25: far from 1, so that what moves moves visibly."""
+    return 5 + 20 * torch.rand(size, generator=generator, dtype=torch.float64)
+
+
+def _rescale_layers(problem: Problem, generator: torch.Generator) -> Problem:
+    model = problem.model
+    for producer, consumer in problem.pairs:
+        factor = float(_factors(1, generator))
+        model = symmetries.rescale_layers(model, producer, consumer, factor)
+    return dataclasses.replace(problem, model=model)
+
+
+def _rescale_neurons(problem: Problem, generator: torch.Generator) -> Problem:
+    model = problem.model
+    for producer, consumer in problem.pairs:
+        scale = _factors(_width(model, producer), generator)
+        model = symmetries.rescale_neurons(model, producer, consumer, scale)
+    return dataclasses.replace(problem, model=model)
+
+
+def _permute_units(problem: Problem, generator: torch.Generator) -> Problem:
+    model = problem.model
+    for producer, consumer in problem.pairs:
+        order = torch.arange(_width(model, producer)).roll(1)  # leaves no unit where it was
+        model = symmetries.permute_units(model, producer, consumer, order)
+    return dataclasses.replace(problem, model=model)
+
+
+def _split_otherwise(problem: Problem, generator: torch.Generator) -> Problem:
+    x, y = problem.inputs(), problem.targets()
+    order = torch.randperm(len(x), generator=generator)
+    data = [(x[part], y[part]) for part in order.split([2, 5, 1])]
+    return dataclasses.replace(problem, data=data)
+
+
+_MADE_BY_NAME: dict[str, Callable[[Problem, torch.Generator], Problem]] = {
+    "layer_rescale": _rescale_layers,
+    "neuron_rescale": _rescale_neurons,
+    "unit_permute": _permute_units,
+    "batch_split": _split_otherwise,
+}
