@@ -6,7 +6,7 @@ import random
 import numpy as np
 
 from spiritlevel.measures import names as catalogue
-from spiritlevel.pages.content import Chart, Figure, Page, Table
+from spiritlevel.content import Chart, Figure, Page, Table
 from spiritlevel.pages.report.estimates import intervals_apart
 from spiritlevel.pages.report.series import chart_of
 from spiritlevel.study import Store, Study

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..api import Loss
+from ..content import Column, Notes, Part, Table
 from ..engine.weight_space.chunk_products import Operator
 from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import density_of, eigenpairs_of
@@ -23,10 +24,11 @@ from ..model.batches import Forward
 from ..model.calls import call_settings, measuring
 from ..notebooks import Shown
 from ..reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_settings
-from ..records import Cost, Progress
+from ..records import VALUE, Cost, Progress
 
 Matrix = Literal["hessian", "ggn"]
 SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
+RESIDUAL = ".1e"  # the digits of a residual
 MOST_VECTORS = 1 << 20  # of a density: more would never end
 
 
@@ -50,14 +52,20 @@ class Eigenvalues(Shown, Plain):
         values = ", ".join(f"{value:.4g}" for value in self.values)
         return f"Eigenvalues({values}; {self.settings['num_samples']} samples)"
 
-    def __str__(self) -> str:
-        rows = zip(self.values, self.residuals, self.converged, strict=True)
-        lines = [
-            f"{value:14.6g}  residual {residual:.1e}" + ("" if converged else "  not converged")
-            for value, residual, converged in rows
+    def describe(self) -> list[Part]:
+        """The eigenvalues, the largest first, and what was counted."""
+        columns = [
+            Column("eigenvalue", form=VALUE),
+            Column("residual", form=RESIDUAL),
+            Column("", kind="mark"),
         ]
-        count = self.settings["num_samples"]
-        return "\n".join([*lines, f"{count} samples, {self.cost.passes(count)} over the data"])
+        pairs = sorted(zip(self.values, self.residuals, self.converged, strict=True), reverse=True)
+        rows = [
+            [value, residual, "" if converged else "not converged"]
+            for value, residual, converged in pairs
+        ]
+        count = int(self.settings["num_samples"])
+        return [Table(columns, rows), Notes(self.cost.passes(count), count)]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:

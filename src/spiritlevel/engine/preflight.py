@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from ..content import Part, Text
+from ..notebooks import Described
 from ..records import Cost
 
 
 @dataclasses.dataclass(frozen=True)
-class Preflight:
+class Preflight(Described):
     """What a measurement would cost, before it is started."""
 
     cost_per_sample: Cost
@@ -33,7 +35,8 @@ class Preflight:
         """Bytes that the measurement takes beside the model, the look at derivatives included."""
         return max(self.memory + self.vector_memory, self.look_memory)
 
-    def __str__(self) -> str:
+    def describe(self) -> list[Part]:
+        """What a sample costs, what it takes in memory, and what may follow."""
         passes = self.cost_per_sample.passes(1)
         lines = [
             f"{passes} per sample, {self.chunk} samples at a time, "
@@ -75,7 +78,7 @@ class Preflight:
                 f"twice the work, because they need per-sample gradients: {shown}"
                 + (f" and {more} more" if more > 0 else "")
             )
-        return "\n".join(lines)
+        return [Text(lines)]
 
 
 def _size(num_bytes: int) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from spiritlevel.pages import report
-from spiritlevel.pages.content import Cards, Chart, Column, Page, Section, Table, Text
+from spiritlevel.content import Cards, Chart, Column, Page, Section, Table, Text
 from spiritlevel.pages.report import page
 
 pytestmark = pytest.mark.sampled(2)  # the others at night

@@ -9,11 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...api import Loss
+from ...content import Part, Text
 from ...engine.diagonal import ggn_diagonal, residual_diagonal
 from ...errors import SpiritlevelError, brief
 from ...measures.opening import open_workspace
 from ...model.batches import Forward
 from ...model.calls import measuring
+from ...notebooks import Described
 from ...records import Cost, Progress
 from .kinds import Kind, check_kind, matrix_of
 
@@ -21,7 +23,7 @@ LEAST_OUTPUT_PROBES = 8  # where they replace the columns: of fewer the error of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Diagonal:
+class Diagonal(Described):
     """The diagonal by parameter name, each part in the shape of its parameter, in float64."""
 
     values: dict[str, Tensor]
@@ -32,12 +34,13 @@ class Diagonal:
     cost: Cost
     settings: dict[str, Any]
 
-    def __str__(self) -> str:
+    def describe(self) -> list[Part]:
+        """A line for each parameter: the sum of its entries, and how it was found."""
         lines = []
         for name, values in self.values.items():
             mark = "exact" if self.exact[name] else self.text[name]
             lines.append(f"{name}  sum {float(values.sum()):.6g}  {mark}")
-        return "\n".join(lines)
+        return [Text(lines)]
 
 
 @measuring

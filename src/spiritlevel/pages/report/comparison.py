@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...analysis.comparison import Comparison, sentences
+from ...content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...measures.confounders import MEASURED_ALONG
 from ...results import Measurement
-from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers, subject
 from .measurement import MEASURE
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from ..content import Cell, Column, IntervalEstimate, Table
+from ...content import Cell, Column, IntervalEstimate, Table
 from .markup import number
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping
 
+from ...content import Cards, Chart, Column, Page, Part, Section, Table, Text
 from ...results import Measurement, Report
-from ..content import Cards, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers, subject
 
 FIRST = ("relative.kappa", "curvature.trace")  # what the first sentence is about, where it is there

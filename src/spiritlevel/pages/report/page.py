@@ -11,9 +11,9 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
+from ...content import Cards, Chart, Figure, Notes, Page, Part, Section, Table, Text
 from ...errors import SpiritlevelError
 from ...records import __version__
-from ..content import Cards, Chart, Figure, Page, Part, Section, Table, Text
 from . import cards, markup, scripts
 from .estimates import intervals_apart
 from .markup import Links, escape
@@ -139,6 +139,8 @@ def _part(part: Part, links: Links) -> str:
         return _chart(part, links)
     if isinstance(part, Text):
         return markup.paragraphs(part, links)
+    if isinstance(part, Notes):
+        return markup.paragraphs(Text(part.sentences), links)
     if isinstance(part, Cards):
         return cards.render(part.names, links)
     return _chart(chart_of(part), links)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from ..content import Cell, Chart, Column, Figure, Table, fitted_line
+from ...content import Cell, Chart, Column, Figure, Table, fitted_line
 from .estimates import value_of
 from .numbers import filled
 from .study_words import LINE
