@@ -148,9 +148,6 @@ class Measurement(Plain):
         read_settings(self.settings, f"the settings of {self.name!r}", need=None)
 
 
-REPORT_FORMAT = "spiritlevel-report-1"
-
-
 @dataclasses.dataclass(eq=False, repr=False)
 class Report(Shown, Saved, Mapping[str, Measurement]):
     """Measurements by name, and per layer where a measure has layers.
@@ -160,7 +157,7 @@ class Report(Shown, Saved, Mapping[str, Measurement]):
 
     CALLED: ClassVar = "the report"
     EXTENDED: ClassVar = True
-    FORMAT: ClassVar = REPORT_FORMAT
+    FORMAT: ClassVar = "spiritlevel-report-1"
 
     settings: dict[str, Any] = dataclasses.field(kw_only=True)
     cost: Cost = dataclasses.field(kw_only=True)

@@ -27,7 +27,6 @@ from ..reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_
 from ..records import VALUE, Cost, Progress
 
 Matrix = Literal["hessian", "ggn"]
-SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
 RESIDUAL = ".1e"  # the digits of a residual
 MOST_VECTORS = 1 << 20  # of a density: more would never end
 
@@ -89,7 +88,7 @@ class Spectrum(Saved):
 
     CALLED: ClassVar = "the spectrum"
     EXTENDED: ClassVar = True
-    FORMAT: ClassVar = SPECTRUM_FORMAT
+    FORMAT: ClassVar = "spiritlevel-spectrum-1"
     UNNAMED: ClassVar = True
 
     eigenvalues: Eigenvalues | None = dataclasses.field(default=None, metadata=IF_ANY)

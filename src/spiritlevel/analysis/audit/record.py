@@ -28,7 +28,6 @@ from .verdict import (
     strength,
 )
 
-FORMAT = "spiritlevel-audit-2"
 VALUE = Column("value", form=".4g", wide=True)
 ANSWERS = ("scale", "confidence")  # what a measure is asked for
 UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up to 25
@@ -43,7 +42,7 @@ class Audit(Shown, Saved):
 
     CALLED: ClassVar = "the audit"
     EXTENDED: ClassVar = True  # by the verdicts
-    FORMAT: ClassVar = FORMAT
+    FORMAT: ClassVar = "spiritlevel-audit-2"
 
     original: Report
     moved: Mapping[str, Sequence[Report]]  # a report for each draw of a move's factors

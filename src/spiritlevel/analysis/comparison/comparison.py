@@ -21,8 +21,6 @@ from .digits import apart
 from .pairwise import AlsoDiffering, Disagreement, Explained, Pair, PairFindings
 from .ranking import Place, counterparts, directions, flatness_sign, flatter_by, larger, places
 
-FORMAT = "spiritlevel-comparison-1"
-
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Comparison(Shown, Saved):
@@ -33,7 +31,7 @@ class Comparison(Shown, Saved):
 
     CALLED: ClassVar = "the comparison"
     EXTENDED: ClassVar = True  # by all that follows from the reports
-    FORMAT: ClassVar = FORMAT
+    FORMAT: ClassVar = "spiritlevel-comparison-1"
 
     reports: Mapping[str, Report]
     # the same networks at equal confidence, or why there are none

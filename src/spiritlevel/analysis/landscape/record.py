@@ -13,8 +13,6 @@ from ...notebooks import Described
 from ...reading import IF_ANY, Misread, Saved, read_settings
 from ...records import Cost, Report
 
-FORMAT = "spiritlevel-landscape-1"
-
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
@@ -52,7 +50,7 @@ class Landscape(Described, Saved):
     """
 
     CALLED: ClassVar = "the landscape"
-    FORMAT: ClassVar = FORMAT
+    FORMAT: ClassVar = "spiritlevel-landscape-1"
 
     directions: str  # "random", "eigen" or "path"
     axes: tuple[Axis, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...analysis.audit import VALUE, WORDS, Audit, answers, cell
-from ...content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
+from ...content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...measures.confounders import MEASURED_ALONG
 from ...symmetries import CONFIDENCE_ONLY
 from . import numbers, subject
@@ -30,8 +30,7 @@ def page_of(audit: Audit, *, title: str = "") -> Page:
             Section("confounders", "What else differs between networks", _confounders(audit)),
             Section("numbers", "The numbers before any move", [whole(report)]),
             *layers("layers", report.layers),
-            Section("caveats", "When these numbers mislead", [numbers.caveats(report)]),
-            Section("cards", "The measures", [Cards(list(report))]),
+            *numbers.about(list(report)),
         ],
     )
 

@@ -32,7 +32,7 @@ def page_of(report: Report, *, title: str = "") -> Page:
         sections=[
             *layers("layers", report.layers),
             Section("numbers", "The numbers", [whole(report), _reading()]),
-            Section("caveats", "When these numbers mislead", [numbers.caveats(report)]),
+            numbers.caveats(report),
             Section("cost", "Cost", [_costs(report, count)]),
             Section("cards", "The measures", [Cards(list(report))]),
         ],

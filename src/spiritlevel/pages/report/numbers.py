@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ... import records
-from ...content import Cell, Column, Text
+from ...content import Cards, Cell, Column, Section, Text
 from ...results import Measurement, Status
 from . import cards, markup
 
@@ -120,9 +120,15 @@ def other_settings(m: Measurement, shared: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {_setting(value)}" for key, value in extra.items())
 
 
-def caveats(names: Iterable[str]) -> Text:
+def caveats(names: Iterable[str]) -> Section:
     """When each measure misleads, from its card."""
-    return Text([f"{card.name}: {card.misleads}" for card in cards.cards_of(names)], bullets=True)
+    lines = [f"{card.name}: {card.misleads}" for card in cards.cards_of(names)]
+    return Section("caveats", "When these numbers mislead", [Text(lines, bullets=True)])
+
+
+def about(names: Sequence[str]) -> list[Section]:
+    """The last sections of a page: when its measures mislead, and their cards."""
+    return [caveats(names), Section("cards", "The measures", [Cards(names)])]
 
 
 def listing(names: Iterable[str]) -> str:

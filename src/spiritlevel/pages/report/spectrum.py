@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...analysis.spectra import RESIDUAL, Eigenvalues, Spectrum
-from ...content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
+from ...content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...engine.weight_space.density import SpectralDensity
 from ...records import VALUE
 from . import markup, numbers, subject
@@ -29,10 +29,7 @@ def page_of(spectrum: Spectrum, *, title: str = "") -> Page:
     sections = [Section("density", "All eigenvalues", [_figure(spectrum), *_moments(density)])]
     if pairs is not None:
         sections.insert(0, Section("eigenvalues", "Extreme eigenvalues", _pairs(pairs)))
-    sections += [
-        Section("caveats", "When these numbers mislead", [numbers.caveats(CARDS)]),
-        Section("cards", "The measures", [Cards(CARDS)]),
-    ]
+    sections += numbers.about(CARDS)
     return Page(
         title=title or f"Spectrum of {_matrix(settings)}",
         lead=_lead(spectrum, settings),
