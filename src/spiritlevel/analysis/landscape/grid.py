@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from ...errors import SpiritlevelError, brief
-from ...need import need, one_of
 
 POINTS = {1: 41, 2: 21}  # along each axis, by the number of axes
 MAX_POINTS = 100_000  # along an axis: each takes a pass over the data
@@ -35,7 +34,10 @@ def coordinates(*, points: int, reach: float, between: bool) -> list[float]:
 
 def check_grid(*, dimensions: int, points: int | None, reach: float | None, between: bool) -> None:
     """Raise SpiritlevelError for settings that give no grid."""
-    need("dimensions", dimensions, one_of(POINTS), "1 (a line) or 2 (a plane)")
+    if dimensions not in POINTS:
+        raise SpiritlevelError(
+            f"The 'dimensions' argument must be 1 (a line) or 2 (a plane). Got {brief(dimensions)}."
+        )
     if points is not None and not 2 <= points <= MAX_POINTS:
         raise SpiritlevelError(
             "The 'points' argument must be at least 2, so that an axis has two ends, and at most "
@@ -45,8 +47,8 @@ def check_grid(*, dimensions: int, points: int | None, reach: float | None, betw
     if reach is None:
         return
     if not math.isfinite(reach) or reach < 0 or (reach == 0 and not between):
-        wanted = "not be negative" if between else "be positive"
+        need = "not be negative" if between else "be positive"
         raise SpiritlevelError(
-            f"The 'reach' argument must {wanted} and finite: how far the slice goes. Got "
+            f"The 'reach' argument must {need} and finite: how far the slice goes. Got "
             f"{brief(reach)}. Leave it out for {REACH[between]}."
         )

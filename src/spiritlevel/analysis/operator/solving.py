@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError, brief
-from ...need import is_number, need, number, whole
 
 Multiply = Callable[[Tensor], Tensor]  # a block of columns by the matrix
 
@@ -29,18 +29,28 @@ class Solution:
 
 def check_solve(damping: Any, rtol: Any, max_passes: Any) -> None:
     """Refuse what cannot be solved for."""
-    for name, value in (("damping", damping), ("rtol", rtol)):
-        need(name, value, is_number, "a number", "Typical: damping=1e-3, rtol=1e-5.", of="solve")
-    finite = "at least 0 and finite, since it is added to the diagonal"
-    then = "Typical: 1e-3 of the largest eigenvalue."
-    need("damping", damping, number(least=0.0), finite, then, of="solve")
+    numbers = {"damping": damping, "rtol": rtol}
+    for name, value in numbers.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise SpiritlevelError(
+                f"The {name!r} argument of solve must be a number. Got {brief(value)}. "
+                "Typical: damping=1e-3, rtol=1e-5."
+            )
+    if not 0.0 <= damping < math.inf:
+        raise SpiritlevelError(
+            "The 'damping' argument of solve must be at least 0 and finite, since it is added to "
+            f"the diagonal. Got {brief(damping)}. Typical: 1e-3 of the largest eigenvalue."
+        )
     if not 0.0 < rtol < 1.0:
         raise SpiritlevelError(
             f"The 'rtol' argument of solve must lie between 0 and 1. Got {brief(rtol)}. Typical: "
             "1e-5."
         )
-    least = "a whole number of at least 1"
-    need("max_passes", max_passes, whole(least=1), least, "Typical: 200.", of="solve")
+    if not isinstance(max_passes, int) or isinstance(max_passes, bool) or max_passes < 1:
+        raise SpiritlevelError(
+            "The 'max_passes' argument of solve must be a whole number of at least 1. "
+            f"Got {brief(max_passes)}. Typical: 200."
+        )
 
 
 def conjugate_gradients(
