@@ -51,7 +51,7 @@ class Coefficient:
 
     @property
     def shown(self) -> str:
-        """The value alone."""
+        """The value without its interval."""
         return f"{self.value:+.2f}".replace("-", "−")
 
     @property
@@ -73,7 +73,7 @@ Kind = Literal["number", "word", "mark", "note", "name"]
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table."""
+    """What a column of a table says, and how its cells are shown."""
 
     title: str
     help: str = ""  # on a page: shown when the title is pointed at or focused
@@ -131,7 +131,7 @@ class Notes:
 
     @property
     def sentences(self) -> list[str]:
-        """All of it, in full."""
+        """What was counted, then the lines."""
         return [f"{self.samples} samples, {self.passes} over the data", *self.lines]
 
 

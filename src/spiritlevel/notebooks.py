@@ -78,7 +78,7 @@ def as_text(parts: Iterable[Part]) -> str:
 
 
 def as_html(parts: Iterable[Part]) -> str:
-    """The same for a notebook."""
+    """Tables and sentences as a notebook shows them; all that comes from outside is text."""
     return "".join(map(_html, parts))
 
 

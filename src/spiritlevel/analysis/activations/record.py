@@ -33,12 +33,12 @@ class ActivationCurvature(Described):
 
     @property
     def channels(self) -> Tensor:
-        """By channel, of the mean loss."""
+        """The diagonal for the mean loss, summed over the positions of each channel."""
         return self.samples.mean(dim=0)
 
     @property
     def trace(self) -> float:
-        """Of the mean loss."""
+        """The trace for the mean loss: the sum over all channels."""
         return float(self.channels.sum())
 
     @property
