@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 
 import spiritlevel as sl
-from spiritlevel.content import fitted_line
 from spiritlevel.measures.confounders import factors_held_fixed
+from spiritlevel.pages.fitted_line import fitted_line
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.findings import estimate
 from spiritlevel.papers.judging.population import correlations, scatter, why

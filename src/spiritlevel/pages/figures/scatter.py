@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...content import fitted_line
 from ...errors import SpiritlevelError
 from ...study.population import Population
 from ...study.storage.store import Store
+from ..fitted_line import fitted_line
 from .columns import Pairs, axis_title, finished, pairs, rank_correlation
 from .style import (
     COLOURS,

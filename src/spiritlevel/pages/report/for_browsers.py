@@ -7,7 +7,8 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from ...content import Cell, Chart, Column, Figure, IntervalEstimate, Part, Table, fitted_line
+from ...content import Cell, Chart, Column, Figure, IntervalEstimate, Part, Table
+from ..fitted_line import fitted_line
 from .markup import number
 from .numbers import filled
 from .study_words import LINE
