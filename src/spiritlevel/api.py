@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from . import measures as catalogue
-from .engine.forecast import forecast
 from .engine.preflight import Preflight, forecast
 from .measures.asked import MEASURES, Asked
 from .measures.rounding import with_rounding

@@ -51,11 +51,10 @@ class Plain:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types only, ready for JSON; numbers that are not finite become texts."""
-        written = ((field, getattr(self, field.name)) for field in _saved(type(self)))
         return {
-            _key(field): to_plain(value)
-            for field, value in written
-            if value or field.metadata.get("saved") != "if any"
+            _key(field): to_plain(getattr(self, field.name))
+            for field in _saved(type(self))
+            if field.metadata != IF_ANY or getattr(self, field.name)
         }
 
     @classmethod
@@ -217,11 +216,7 @@ def _read_fields(
 
 def _saved(kind: type[Any]) -> list[dataclasses.Field[Any]]:
     """The fields that are written, in their order."""
-    return [
-        field
-        for field in dataclasses.fields(kind)
-        if field.init and field.metadata.get("saved") != "never"
-    ]
+    return [field for field in dataclasses.fields(kind) if field.init and field.metadata != UNSAVED]
 
 
 def _key(field: dataclasses.Field[Any]) -> str:

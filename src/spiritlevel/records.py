@@ -6,11 +6,13 @@ import dataclasses
 import enum
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
 
+from .content import Column, Notes, Part, Table
 from .errors import SpiritlevelError, require
-from .notebooks import Shown, footnotes, table
+from .notebooks import Shown
+from .notebooks import aligned as aligned
 from .plain_text import visible
 from .reading import Misread, Plain, Saved, read_settings
 from .reading import read_json as read_json
@@ -25,7 +27,8 @@ Progress: TypeAlias = Callable[[int, int | None, str], None]
 
 MOST_NAMES = 3  # of measures in a line below the table
 NEED = re.compile(r"The measure '[^']+' needs ((?:[^.:]|[.:](?! ))+)")  # how an error begins
-SHORT_NOTE = 40  # characters that stand beside a number; longer notes stand below the table
+SAMPLING_ERROR = "the sampling error: how much other data would change the value"
+VALUE, ERROR = ".6g", ".2g"  # the digits of a value and of its error
 NONFINITE_TEXT = (
     "The value is not a finite number: it overflows, or the loss does. Measure in float64, or look "
     "at the network's outputs."
@@ -122,7 +125,7 @@ class Measurement(Plain):
 
     def __repr__(self) -> str:
         text = f", {self.text}" if self.text else ""
-        return visible(f"Measurement({self.name} = {self.value:.6g}, {self.mark}{text})")
+        return visible(f"Measurement({self.name} = {self.value:{VALUE}}, {self.mark}{text})")
 
     @property
     def mark(self) -> str:
@@ -133,7 +136,7 @@ class Measurement(Plain):
         if error is None or self.status is Status.NOT_CONVERGED:
             return self.status.value
         ggn = "ggn " if self.status is Status.GGN else ""
-        return f"{ggn}± {error:.2g}"
+        return f"{ggn}± {error:{ERROR}}"
 
     def check_parts(self) -> None:
         """Refuse what no measurement can be: it was edited, or damaged."""
@@ -145,9 +148,6 @@ class Measurement(Plain):
         read_settings(self.settings, f"the settings of {self.name!r}", need=None)
 
 
-REPORT_FORMAT = "spiritlevel-report-1"
-
-
 @dataclasses.dataclass(eq=False, repr=False)
 class Report(Shown, Saved, Mapping[str, Measurement]):
     """Measurements by name, and per layer where a measure has layers.
@@ -157,7 +157,7 @@ class Report(Shown, Saved, Mapping[str, Measurement]):
 
     CALLED: ClassVar = "the report"
     EXTENDED: ClassVar = True
-    FORMAT: ClassVar = REPORT_FORMAT
+    FORMAT: ClassVar = "spiritlevel-report-1"
 
     settings: dict[str, Any] = dataclasses.field(kw_only=True)
     cost: Cost = dataclasses.field(kw_only=True)
@@ -185,41 +185,29 @@ class Report(Shown, Saved, Mapping[str, Measurement]):
         more = f", and {len(self) - 3} more" if len(self) > 3 else ""
         return visible(f"Report({values}{more}; {self.settings['num_samples']} samples)")
 
-    def __str__(self) -> str:
-        heading, rows, below = self._table()
-        widths = [max(len(row[i]) for row in (heading, *rows)) for i in range(4)]
-        lines = []
-        for name, value, data, mark, text in (heading, *rows):
-            cells = (
-                name.ljust(widths[0]),
-                value.rjust(widths[1]),
-                data.rjust(widths[2]),
-                mark.ljust(widths[3]),
-                text,
-            )
-            lines.append("  ".join(cells).rstrip())
-        lines.insert(1, "-" * len(lines[0]))
-        return visible("\n".join([*lines, *below]), keep="\n")
+    def describe(self) -> list[Part]:
+        """A row for each measure, and what was counted."""
+        columns = [
+            Column("measure"),
+            Column("value", form=VALUE),
+            Column("± data", SAMPLING_ERROR, form=ERROR),
+            Column("", kind="mark"),
+            Column("note", kind="note"),
+        ]
+        rows = [[name, m.value, m.data_stderr, m.mark, m.text] for name, m in self.items()]
+        count = int(self.settings["num_samples"])
+        return [Table(columns, rows), Notes(self.cost.passes(count), count, self._remarks())]
 
-    def _repr_html_(self) -> str:
-        return table(*self._table())
-
-    def _table(self) -> tuple[list[str], list[list[str]], list[str]]:
-        """Heading, rows, and the lines below; long notes are footnotes."""
-        texts, notes = footnotes([m.text for m in self.values()], SHORT_NOTE)
-        rows = []
-        for (name, m), text in zip(self.items(), texts, strict=True):
-            data = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
-            rows.append([name, f"{m.value:.6g}", data, m.mark, text])
-        n = int(self.settings["num_samples"])
-        below = [*notes, f"{n} samples, {self.cost.passes(n)} over the data"]
-        for name in ("autocast", "measured_on"):
-            if name in self.settings:
-                below.append(f"{name.replace('_', ' ')}: {self.settings[name]}")
+    def _remarks(self) -> list[str]:
+        """Where it was measured, and what was not."""
+        lines = [
+            f"{name.replace('_', ' ')}: {self.settings[name]}"
+            for name in ("autocast", "measured_on")
+            if name in self.settings
+        ]
         if "frozen" in self.settings:
-            below.append(f"frozen, so not measured: {self.settings['frozen']}")
-        below += _left_out(self.settings.get("left_out", {}))
-        return ["measure", "value", "± data", "", "note"], rows, below
+            lines.append(f"frozen, so not measured: {self.settings['frozen']}")
+        return lines + _left_out(self.settings.get("left_out", {}))
 
     def check_parts(self) -> None:
         """Refuse settings that nothing can be calculated with."""
@@ -261,21 +249,3 @@ def _left_out(reasons: Mapping[str, str]) -> list[str]:
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         lines.append(f"left out, since {why}: {', '.join(names[:MOST_NAMES])}{more}")
     return lines
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their headings: the first to the left, the others to the right.
-
-    >>> print(aligned([("measure", "a"), ("head.trace", "1.5")]))
-    measure       a
-    ---------------
-    head.trace  1.5
-    """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "-" * (sum(widths) + 2 * (len(widths) - 1)))
-    return "\n".join(lines)

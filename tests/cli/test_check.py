@@ -153,9 +153,9 @@ def test_a_device_that_computes_wrong_fails(monkeypatch):
 
 
 def test_no_number_is_wrong():
-    nothing = check_device.Comparison("relu_mlp", "head.trace", 1.0, math.nan)
+    nothing = check_device.Agreement("relu_mlp", "head.trace", 1.0, math.nan)
     assert not nothing.agrees
-    fine = check_device.Comparison("relu_mlp", "head.trace", 1.0, 1.0)
+    fine = check_device.Agreement("relu_mlp", "head.trace", 1.0, 1.0)
     assert check_device.worst([fine, nothing]) is nothing
     assert check_device.as_dict([nothing], {})["rows"][0]["found"] is None
 

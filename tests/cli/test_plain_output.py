@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from spiritlevel.cli import console, pace
 from spiritlevel.cli.app import app
+from spiritlevel.content import Cards, Text
 from spiritlevel.pages import markdown
-from spiritlevel.pages.content import Cards, Text
 from spiritlevel.pages.report.markup import escape
 from spiritlevel.plain_text import cell, visible
 from spiritlevel.records import Cost, Measurement, Report

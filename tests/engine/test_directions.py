@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from spiritlevel.engine.directions.usable import reasons_against
 from spiritlevel.measures.opening import open_workspace
 from torch import nn
 

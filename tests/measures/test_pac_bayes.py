@@ -7,7 +7,6 @@ import statistics
 
 import pytest
 import torch
-from spiritlevel.engine.weight_space.noise import normal_numbers
 from torch import nn
 
 import spiritlevel as sl

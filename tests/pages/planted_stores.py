@@ -5,10 +5,9 @@ import random
 
 import numpy as np
 
+from spiritlevel.content import Chart, Figure, Page, Table
 from spiritlevel.measures import names as catalogue
-from spiritlevel.pages.content import Chart, Figure, Page, Table
-from spiritlevel.pages.report.estimates import intervals_apart
-from spiritlevel.pages.report.series import chart_of
+from spiritlevel.pages.report.for_browsers import chart_of, intervals_apart
 from spiritlevel.study import Store, Study
 
 MACHINE = {"host": "here", "device": "a chip", "torch": "2.0", "python": "3.11", "threads": 1}

@@ -8,9 +8,9 @@ import xml.etree.ElementTree
 
 import pytest
 
+from spiritlevel.content import Figure, Series, Table
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.measures import names as measures
-from spiritlevel.pages.content import Figure, Series, Table
 from spiritlevel.pages.figures.series import svg
 from spiritlevel.pages.markdown import escape, table
 from spiritlevel.papers import Record, ScaleResult, find, names, pages, record, render, write_pages

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from spiritlevel.pages.content import Figure, Panels, Series
+from spiritlevel.content import Figure, Panels, Series
 from spiritlevel.pages.figures.contours import joint_density
 from spiritlevel.pages.figures.series import svg
 from spiritlevel.papers import find

@@ -9,7 +9,7 @@ from scipy import stats
 
 import spiritlevel as sl
 from spiritlevel.measures.confounders import factors_held_fixed
-from spiritlevel.pages.content import fitted_line
+from spiritlevel.pages.fitted_line import fitted_line
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.findings import estimate
 from spiritlevel.papers.judging.population import correlations, scatter, why

@@ -87,7 +87,7 @@ def test_other_records_too(network, data, tmp_path):
         sl.eigenvalues(network, data, num=1),
     ]
     for record in records:
-        assert record._repr_html_().startswith("<pre>")
+        assert "<table>" in record._repr_html_()
         assert len(repr(record)) < 400
         assert " object at 0x" not in repr(record)
         assert record.to_html() == pages.html(record)

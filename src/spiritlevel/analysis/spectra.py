@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from ..content import Column, Notes, Part, Table
 from ..engine.weight_space.density import SpectralDensity
 from ..engine.weight_space.eigenvalues import check_room, density_of, eigenpairs_of
 from ..engine.weight_space.lanczos import Which
@@ -22,13 +23,14 @@ from ..model.surroundings import call_settings
 from ..need import is_number, is_whole, need, one_of, or_none, whole
 from ..notebooks import Shown
 from ..reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_settings
-from ..records import Cost
+from ..records import VALUE, Cost
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Matrix = Literal["hessian", "ggn"]
 SPECTRUM_FORMAT = "spiritlevel-spectrum-1"
+RESIDUAL = ".1e"  # the digits of a residual
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
@@ -54,14 +56,20 @@ class Eigenvalues(Shown, Plain):
         values = ", ".join(f"{value:.4g}" for value in self.values)
         return f"Eigenvalues({values}; {self.settings['num_samples']} samples)"
 
-    def __str__(self) -> str:
-        rows = zip(self.values, self.residuals, self.converged, strict=True)
-        lines = [
-            f"{value:14.6g}  residual {residual:.1e}" + ("" if converged else "  not converged")
-            for value, residual, converged in rows
+    def describe(self) -> list[Part]:
+        """The eigenvalues, the largest first, and what was counted."""
+        columns = [
+            Column("eigenvalue", form=VALUE),
+            Column("residual", form=RESIDUAL),
+            Column("", kind="mark"),
         ]
-        count = self.settings["num_samples"]
-        return "\n".join([*lines, f"{count} samples, {self.cost.passes(count)} over the data"])
+        pairs = sorted(zip(self.values, self.residuals, self.converged, strict=True), reverse=True)
+        rows = [
+            [value, residual, "" if converged else "not converged"]
+            for value, residual, converged in pairs
+        ]
+        count = int(self.settings["num_samples"])
+        return [Table(columns, rows), Notes(self.cost.passes(count), count)]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
@@ -85,7 +93,7 @@ class Spectrum(Saved):
 
     CALLED: ClassVar = "the spectrum"
     EXTENDED: ClassVar = True
-    FORMAT: ClassVar = SPECTRUM_FORMAT
+    FORMAT: ClassVar = "spiritlevel-spectrum-1"
     UNNAMED: ClassVar = True
 
     eigenvalues: Eigenvalues | None = dataclasses.field(default=None, metadata=IF_ANY)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from .. import api
 from ..analysis import audit as audits
-from . import console, options, pace, subject
+from . import console, options, pace, subject, tables
 
-MOVES_PER_TABLE = 3  # side by side in 80 columns
 STYLES = {
     "comparable": "green",
     "confidence": "green",
@@ -94,41 +88,7 @@ def audit(
         result = loaded.attempt(audits.audit, progress=watched, **arguments)
         loaded.describe(result.original.settings, on.loss)
     subject.detail_report(result.original)
-    print_audit(talk, result)
+    talk.print()
+    tables.print_parts(talk, result.describe(), styles=STYLES)
     subject.write_json(talk, json, result.to_json())
     subject.write_html(talk, html, result)
-
-
-def print_audit(talk: Console, result: audits.Audit) -> None:
-    """Print a table of measures by moves, then the findings."""
-    moves = list(result.moved)
-    verdicts = result.verdicts
-    for start in range(0, max(len(moves), 1), MOVES_PER_TABLE):
-        shown = moves[start : start + MOVES_PER_TABLE]
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-        table.add_column("measure", no_wrap=True)
-        for move in shown:
-            table.add_column(move.replace("_", "\n", 1), justify="right", no_wrap=True)
-        table.add_column("verdict", no_wrap=True)
-        for name, verdict in verdicts.items():
-            cells = (audits.cell(result, name, move) for move in shown)
-            table.add_row(name, *cells, Text(verdict.kind, STYLES.get(verdict.kind, "")))
-        talk.print()
-        console.show(talk, table)
-    talk.print()
-    console.show(talk, _answers(verdicts))
-    talk.print()
-    for line in result.findings():
-        console.tell(talk, line, mark="• ")
-
-
-def _answers(verdicts: Mapping[str, audits.Verdict]) -> Table:
-    """The two answers behind each verdict."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    for heading in ("measure", "scale", "confidence", "verdict"):
-        table.add_column(heading, no_wrap=True)
-    for name, verdict in verdicts.items():
-        if verdict.kind != "confounder":
-            kind = Text(verdict.kind, STYLES.get(verdict.kind, ""))
-            table.add_row(Text(name), verdict.scale.kind, verdict.confidence.kind, kind)
-    return table

@@ -16,17 +16,16 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from .. import api
 from ..analysis.reference_problems import ALL
+from ..content import Cell, Table
 from ..errors import SpiritlevelError
 from ..records import __version__
 from ..study.data import digits
 from ..study.models import build
-from . import check_device, console, inputs, options, subject
+from . import check_device, console, inputs, options, subject, tables
 
 FORMAT = "spiritlevel-reference-1"
 DIGITS = "digits_mlp"
@@ -68,7 +67,7 @@ def check(
         values = measured()
     wrong = differences(values, expected["values"])
     total = sum(map(len, expected["values"].values()))
-    console.show(talk, _table(values, wrong))
+    tables.print_parts(talk, [_table(values, wrong)])
     console.note(talk, f"This is {_versions_in_words(versions())}.")
     console.note(talk, f"The reference is from {_versions_in_words(expected['versions'])}.")
     result = {"format": FORMAT, "versions": versions(), "values": values}
@@ -96,7 +95,7 @@ def _check_device(
             for kind in check_device.FASTER.get(device.type, ())
         }
     where = check_device.name_of(device)
-    console.show(talk, check_device.table(rows))
+    tables.print_parts(talk, [check_device.table(rows)])
     console.note(talk, f"This is {_versions_in_words(versions())}, float32 on {where}.")
     console.note(
         talk, f"The reference is from {_versions_in_words(expected['versions'])}, float64."
@@ -201,12 +200,9 @@ def _versions_in_words(found: dict[str, str]) -> str:
 
 
 def _table(found: Values, wrong: dict[tuple[str, str], float]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column("problem", no_wrap=True)
-    for heading in ("numbers", "agree", "tolerance"):
-        table.add_column(heading, justify="right")
+    rows: list[list[Cell]] = []
     for problem, values in found.items():
         off = sum(place[0] == problem for place in wrong)
         tolerance = f"{TOLERANCES[_dtype(problem)]:.0e}"
-        table.add_row(problem, str(len(values)), str(len(values) - off), tolerance)
-    return table
+        rows.append([problem, len(values), len(values) - off, tolerance])
+    return Table(["problem", "numbers", "agree", "tolerance"], rows)

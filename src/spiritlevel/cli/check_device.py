@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from rich import box
-from rich.table import Table
 
 from .. import api
 from ..analysis.reference_problems import ALL
+from ..content import Cell, Column, Table
 from ..errors import SpiritlevelError
 from ..model.batches import map_tensors
 from ..model.host import NO_FLOAT64
+from ..records import VALUE
 
 FORMAT = "spiritlevel-device-check-1"
 TOLERANCE = 1e-4  # relative: float32 has 7 digits, and a few are lost in sums and differences
@@ -27,7 +27,7 @@ FASTER = {"cuda": ("tf32", "bf16")}  # arithmetic of a kind of device
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class Agreement:
     """A measure of a problem: what it should be, and what the device came to."""
 
     problem: str
@@ -52,7 +52,7 @@ def compared(
     *,
     arithmetic: str = "full",
     show: Callable[[int, int | None, str], None] | None = None,
-) -> list[Comparison]:
+) -> list[Agreement]:
     """Every number of the tiny problems, measured on the device in float32."""
     rows = []
     for i, (name, make) in enumerate(ALL.items()):
@@ -77,13 +77,13 @@ def compared(
                 "Update torch or the driver, or measure with --device cpu; --debug shows where."
             ) from error
         rows += [
-            Comparison(name, measure, value, found[measure].value)
+            Agreement(name, measure, value, found[measure].value)
             for measure, value in expected[name].items()
         ]
     return rows
 
 
-def worst(rows: Iterable[Comparison]) -> Comparison:
+def worst(rows: Iterable[Agreement]) -> Agreement:
     """The one that is furthest off; no number at all is the furthest."""
     return max(rows, key=lambda row: math.inf if math.isnan(row.error) else row.error)
 
@@ -97,24 +97,27 @@ def name_of(device: torch.device) -> str:
     return str(device)
 
 
-def table(rows: Iterable[Comparison]) -> Table:
+def table(rows: Iterable[Agreement]) -> Table:
     """What was expected and found, number by number."""
-    drawn = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    drawn.add_column("measure", no_wrap=True)
-    for heading in ("expected", "got", "error"):
-        drawn.add_column(heading, justify="right", no_wrap=True)
-    drawn.add_column("verdict", no_wrap=True)
+    columns = [
+        Column("measure"),
+        Column("expected", form=VALUE),
+        Column("got", form=VALUE),
+        Column("error", form=".1e"),
+        Column("verdict", kind="word"),
+    ]
+    cells: list[list[Cell]] = []
     before = ""
     for row in rows:
         if row.problem != before:  # a line of its own: beside the measures it would not fit
-            drawn.add_row(row.problem)
+            cells.append([row.problem, None, None, None, None])
             before = row.problem
-        numbers = (f"{row.expected:.6g}", f"{row.found:.6g}", f"{row.error:.1e}")
-        drawn.add_row(f"  {row.measure}", *numbers, "ok" if row.agrees else "WRONG")
-    return drawn
+        verdict = "ok" if row.agrees else "WRONG"
+        cells.append([f"  {row.measure}", row.expected, row.found, row.error, verdict])
+    return Table(columns, cells)
 
 
-def as_dict(rows: Iterable[Comparison], faster: Mapping[str, float], **more: Any) -> dict[str, Any]:
+def as_dict(rows: Iterable[Agreement], faster: Mapping[str, float], **more: Any) -> dict[str, Any]:
     """Everything for JSON; a number that is none is null."""
     found = [dataclasses.asdict(row) | {"error": row.error, "agrees": row.agrees} for row in rows]
     for row in found:

@@ -7,9 +7,7 @@ import pathlib
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 from .. import api
@@ -17,10 +15,8 @@ from ..analysis import comparison as comparisons
 from ..errors import SpiritlevelError
 from ..measures.setup import Setup
 from ..results import Report
-from . import console, options, pace, subject
+from . import console, options, pace, subject, tables
 from .exit_codes import INTERRUPTED
-
-NETWORKS_PER_TABLE = 3  # side by side in 80 columns
 
 
 def compare(
@@ -168,43 +164,10 @@ def named_paths(checkpoints: list[str]) -> dict[str, str]:
 
 def print_comparison(talk: Console, result: comparisons.Comparison) -> None:
     """Print the answer and the ranking, then the findings; --verbose adds all measures."""
+    answer, ranking, findings = result.describe()
     talk.print()
-    for line in result.summary():
-        console.tell(talk, line)
-    heading, *rows = result.ranking_rows()
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column(heading[0], overflow="fold")
-    for name in heading[1:]:
-        table.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    talk.print()
-    console.show(talk, table)
-    talk.print()
-    if console.VOLUME.get() < console.Volume.VERBOSE:
-        for line in result.findings():
-            console.tell(talk, line, mark="• ")
-        console.note(talk, "All measures, and what explains each difference: --verbose.")
+    if console.VOLUME.get() >= console.Volume.VERBOSE:
+        tables.print_parts(talk, [answer, ranking, *result.describe_details()])
         return
-    for matched in (False, True) if result.matched is not None else (False,):
-        _print_values(talk, result, matched=matched)
-    for line in result.detailed_findings():
-        for place, part in enumerate(line.split("\n  ")):
-            console.tell(talk, part, mark="  " if place else "• ")
-
-
-def _print_values(talk: Console, result: comparisons.Comparison, *, matched: bool) -> None:
-    """All measures of all networks, a few networks at a time."""
-    names = list(result.reports)
-    for start in range(0, len(names), NETWORKS_PER_TABLE):
-        shown = names[start : start + NETWORKS_PER_TABLE]
-        title = "at equal confidence" if matched else "as the networks are"
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-        table.add_column(title, no_wrap=True)
-        for name in shown:
-            table.add_column(name, justify="right", overflow="fold")
-        for measure in result.measures:
-            cells = (result.cell(measure, name, matched=matched) for name in shown)
-            table.add_row(measure, *cells)
-        console.show(talk, table)
-        talk.print()
+    tables.print_parts(talk, [answer, ranking, findings])
+    console.note(talk, "All measures, and what explains each difference: --verbose.")

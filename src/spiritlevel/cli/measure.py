@@ -61,7 +61,7 @@ def measure(
         report = loaded.attempt(api.measure, **arguments)
         loaded.describe(report.settings, on.loss)
     subject.detail_report(report)
-    tables.print_report(talk, report)
+    tables.print_parts(talk, report.describe())
     if per_layer:
         tables.print_layers(talk, report)
     subject.write_json(talk, json, report.to_json())

@@ -193,7 +193,7 @@ Plot = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """Which network."""
+    """Which network is built, and whose weights it gets."""
 
     model: Model
     model_arg: ModelArguments = None

@@ -6,13 +6,11 @@ import pathlib
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from ..analysis import spectra
 from ..pages.figures import density as draw_density
 from ..pages.figures import new_figure
-from . import console, options, subject
+from . import console, options, subject, tables
 
 
 def spectrum(
@@ -63,7 +61,12 @@ def spectrum(
         )
     loaded.describe(pairs.settings, on.loss)
     console.details("setting", pairs.settings)
-    _print_pairs(talk, pairs)
+    tables.print_parts(talk, pairs.describe())
+    if not all(pairs.converged):
+        console.tell(
+            talk,
+            "A true eigenvalue lies within each residual; raise --max-passes to lower them.",
+        )
     density = None
     if plot is not None or html is not None:
         with console.progress("density") as show:
@@ -76,21 +79,3 @@ def spectrum(
     result = spectra.Spectrum(eigenvalues=pairs, density=density)
     subject.write_json(talk, json, result.to_json())
     subject.write_html(talk, html, result)
-
-
-def _print_pairs(talk: Any, pairs: spectra.Eigenvalues) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    for heading in ("eigenvalue", "residual"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
-    rows = sorted(zip(pairs.values, pairs.residuals, pairs.converged, strict=True), reverse=True)
-    for value, residual, converged in rows:
-        table.add_row(f"{value:.6g}", f"{residual:.1e}", "" if converged else "not converged")
-    console.show(talk, table)
-    count = int(pairs.settings["num_samples"])
-    console.note(talk, f"counted: {pairs.cost.passes(count)} per sample over {count} samples")
-    if not all(pairs.converged):
-        console.tell(
-            talk,
-            "A true eigenvalue lies within each residual; raise --max-passes to lower them.",
-        )

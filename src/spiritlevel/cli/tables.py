@@ -1,59 +1,124 @@
-"""Reports as tables that fit 80 columns, with long notes below."""
+"""What records tell, in a terminal: tables that fit 80 columns, with long notes below."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from .. import content
+from ..notebooks import shown_rows
 from ..results import Measurement, Report, Status
 from .console import note, show, tell
 
 SHORT_NOTE = 22  # characters that still fit beside the numbers
 COLUMNS = 5  # measures side by side in the table of layers
+OF_A_GROUP = 3  # columns of a group side by side
+LONG_TITLE = 6  # characters above which a title is broken between its words
 NARROWEST = 12  # characters for a name, however wide the numbers are
 INEXACT = "~"
 KINDS = {Status.GGN: "of the GGN", Status.UNCONFIRMED: "not confirmed"}
+Item = TypeVar("Item")
 
 
-def print_report(console: Console, report: Report) -> None:
-    """Print one row per measure, then the notes and the counted cost."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    table.add_column("measure", no_wrap=True)
-    for heading in ("value", "± data"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("note")
-    notes: dict[str, int] = {}
-    for name, m in report.items():
-        error = "" if m.data_stderr is None else f"{m.data_stderr:.2g}"
-        text = m.text
-        if len(text) > SHORT_NOTE:
-            text = f"[{notes.setdefault(text, len(notes) + 1)}]"
-        table.add_row(name, f"{m.value:.6g}", error, m.mark, text)
-    show(console, table)
-    for text, number in notes.items():
-        tell(console, text, mark=f"[{number}] ")
-    if any(m.data_stderr is not None for m in report.values()):
-        note(
-            console,
-            "± data is the sampling error: how much other data would change the value.",
-        )
-    if "frozen" in report.settings:
-        note(console, f"frozen, so not measured: {report.settings['frozen']}")
-    n = int(report.settings["num_samples"])
-    note(console, f"counted: {report.cost.passes(n)} per sample over {n} samples")
+def print_parts(
+    console: Console, parts: Iterable[content.Part], *, styles: Mapping[str, str] | None = None
+) -> None:
+    """Print what a record tells, blank lines between its parts; `styles` are those of words."""
+    shown = [part for part in parts if not isinstance(part, content.Text) or part.paragraphs]
+    for place, part in enumerate(shown):
+        if place and not isinstance(part, content.Notes):
+            console.print()
+        if isinstance(part, content.Notes):
+            _print_notes(console, part)
+        elif isinstance(part, content.Table):
+            _print_table(console, part, styles or {})
+        elif isinstance(part, content.Text):
+            _print_text(console, part)
+
+
+def _print_text(console: Console, part: content.Text) -> None:
+    mark = "• " if part.bullets else ""
+    for paragraph in part.paragraphs:
+        first, *more = paragraph.split("\n")
+        tell(console, first, mark=mark)
+        for line in more:
+            tell(console, line.strip(), mark=" " * len(mark))
+
+
+def _print_notes(console: Console, part: content.Notes) -> None:
+    """Beside the result: what is said of it, and last what it cost."""
+    for line in part.lines:
+        note(console, line)
+    note(console, f"counted: {part.passes} per sample over {part.samples} samples")
+
+
+def _print_table(console: Console, part: content.Table, styles: Mapping[str, str]) -> None:
+    """In as many tables as it takes, each with the columns that belong to no group."""
+    rows, notes = shown_rows(part, SHORT_NOTE)
+    columns = part.headings
+    for number, places in enumerate(_side_by_side(columns)):
+        if number:
+            console.print()
+        table = _new_table()
+        for place in places:
+            _add_column(table, columns[place], names=place == 0 and part.names_rows)
+        of_group = [place for place in places if columns[place].group]
+        for row in rows:
+            if not of_group or any(row[place] for place in of_group):
+                table.add_row(*(Text(row[place], styles.get(row[place], "")) for place in places))
+        show(console, table)
+    for text in notes:
+        number_of, _, said = text.partition(" ")
+        tell(console, said, mark=f"{number_of} ")
+    for place, column in enumerate(columns):
+        if column.help and any(row[place] for row in rows):
+            note(console, f"{column.title} is {column.help}.")
+
+
+def _side_by_side(columns: Sequence[content.Column]) -> Iterator[list[int]]:
+    """The places of the columns of each table."""
+    kept = [i for i, column in enumerate(columns) if not column.wide]
+    groups = list(dict.fromkeys(columns[i].group for i in kept if columns[i].group))
+    if not groups:
+        yield kept
+    for group in groups:
+        members = [i for i in kept if columns[i].group == group]
+        for some in _in_pieces(members, OF_A_GROUP):
+            yield [i for i in kept if i in some or not columns[i].group]
+
+
+def _add_column(table: Table, column: content.Column, *, names: bool) -> None:
+    title = column.title
+    if column.kind == "number" and not names and len(title) > LONG_TITLE and "." not in title:
+        title = re.sub("[ _]", "\n", title, count=1)
+    table.add_column(
+        title,
+        justify="right" if column.kind in ("number", "name") and not names else "left",
+        overflow="fold" if column.kind == "name" else "ellipsis",
+        no_wrap=column.kind not in ("name", "note"),
+    )
+
+
+def _new_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+
+
+def _in_pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def print_layers(console: Console, report: Report) -> None:
     """Print one row per layer, one column per measure; repeated columns are left out."""
     columns = distinct_columns(report.layers)
     names = list(columns)
-    for start in range(0, len(names), COLUMNS):
-        shown = names[start : start + COLUMNS]
+    for shown in _in_pieces(names, COLUMNS):
         rows = {}
         for layer in dict.fromkeys(layer for name in shown for layer in columns[name]):
             cells = (columns[name].get(layer) for name in shown)
@@ -73,7 +138,7 @@ def print_by_name(
     between = 3 * len(titles) + 2  # blanks around the columns
     taken = (max(map(_width, column)) for column in zip(titles, *rows.values(), strict=True))
     room = max(console.width - between - sum(taken), NARROWEST)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table = _new_table()
     table.add_column(heading, overflow="fold")
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)

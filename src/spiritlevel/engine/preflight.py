@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 import torch
 
+from ..content import Part, Text
 from ..model.batches import num_samples, total_samples
+from ..notebooks import Described
 from ..records import Cost
 from .data_pass import Needs
 from .memory import LEAST, bytes_of_product, graphs_fit
@@ -28,7 +30,7 @@ GRADIENT_VECTORS = 2  # as large as the weights: those that were moved, and a gr
 
 
 @dataclasses.dataclass(frozen=True)
-class Preflight:
+class Preflight(Described):
     """What a measurement would cost, before it is started."""
 
     cost_per_sample: Cost
@@ -52,7 +54,8 @@ class Preflight:
         """Bytes that the measurement takes beside the model, the look at derivatives included."""
         return max(self.memory + self.vector_memory, self.look_memory)
 
-    def __str__(self) -> str:
+    def describe(self) -> list[Part]:
+        """What a sample costs, what it takes in memory, and what may follow."""
         passes = self.cost_per_sample.passes(1)
         lines = [
             f"{passes} per sample, {self.chunk} samples at a time, "
@@ -94,7 +97,7 @@ class Preflight:
                 f"twice the work, because they need per-sample gradients: {shown}"
                 + (f" and {more} more" if more > 0 else "")
             )
-        return "\n".join(lines)
+        return [Text(lines)]
 
 
 def _size(num_bytes: int) -> str:

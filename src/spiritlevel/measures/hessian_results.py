@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import torch
 
 from ..engine.refine import would_have_sufficed
-from ..engine.row_estimate import RowEstimate
 from ..engine.row_estimator import RowEstimate, RowEstimator
 from ..engine.sweep.sums import Factors
 from ..engine.weight_space.eigenvalues import residual_tolerance

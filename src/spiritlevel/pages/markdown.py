@@ -6,8 +6,8 @@ import html
 import re
 from collections.abc import Sequence
 
+from ..content import Cell, Chart, Column, Figure, Notes, Panels, Part, Table, Text, plain
 from ..plain_text import visible
-from .content import Cell, Chart, Figure, Panels, Part, Table, Text, plain
 
 
 def render(parts: Sequence[Part | Panels]) -> list[str]:
@@ -27,6 +27,8 @@ def _blocks(part: Part | Panels) -> list[str]:
         if part.bullets:
             return ["\n".join(f"- {_line(text)}" for text in part.paragraphs)]
         return [_line(text) for text in part.paragraphs]
+    if isinstance(part, Notes):
+        return [_line(text) for text in part.sentences]
     names = (visible(name).replace("`", "'") for name in part.names)
     return ["\n".join(f"- `spiritlevel show {name}`" for name in names)]
 
@@ -36,17 +38,17 @@ def table(part: Table) -> str:
     lines = [
         [escape(column.title) for column in part.headings],
         ["---"] * len(part.columns),
-        *([cell_text(cell) for cell in row] for row in part.rows),
+        *([*map(cell_text, row, part.headings)] for row in part.rows),
     ]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def cell_text(cell: Cell) -> str:
-    """A number with four digits, an estimate with its interval, text escaped."""
+def cell_text(cell: Cell, column: Column) -> str:
+    """A number with its digits, an estimate with its interval, text escaped."""
     if cell is None:
         return "–"
     if isinstance(cell, float):
-        return plain(cell)
+        return plain(cell, column.digits or 4)
     if isinstance(cell, str):
         return escape(cell)
     return str(cell)

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from .. import plugins
+from ..content import Section
 from ..study.settings.definition import Study
-from .content import Section
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..pages.content import Cell as Cell
-from ..pages.content import Figure as Figure
-from ..pages.content import IntervalEstimate
-from ..pages.content import Panels as Panels
-from ..pages.content import Series as Series
-from ..pages.content import Table as Table
+from ..content import Cell as Cell
+from ..content import Figure as Figure
+from ..content import IntervalEstimate
+from ..content import Panels as Panels
+from ..content import Series as Series
+from ..content import Table as Table
 from .judging.findings import Agreement, Finding
 from .judging.trained import NotAsked, Trained
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from spiritlevel.content import Cards, Chart, Column, Page, Section, Table, Text
 from spiritlevel.pages import report
-from spiritlevel.pages.content import Cards, Chart, Column, Page, Section, Table, Text
 from spiritlevel.pages.report import page
 
 pytestmark = pytest.mark.sampled(2)  # the others at night

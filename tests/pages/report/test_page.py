@@ -13,8 +13,8 @@ import sys
 import pytest
 
 from spiritlevel import api
+from spiritlevel.content import Cards, Chart, Column, Page, Section, Table, Text
 from spiritlevel.errors import MissingExtra, SpiritlevelError
-from spiritlevel.pages.content import Cards, Chart, Column, Page, Section, Table, Text
 from spiritlevel.pages.report import formula, markup, page, scripts
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from pages.planted_stores import column, parts, planted, records, unfinished
 from spiritlevel import SpiritlevelError
 from spiritlevel.cli.app import app
-from spiritlevel.pages.content import Cards
+from spiritlevel.content import Cards
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import _measured_with, page_of
 from spiritlevel.study import Study

@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from pages.planted_stores import column, parts, planted, records
-from spiritlevel.pages.content import Figure, IntervalEstimate, Page, Series, Table, Text
+from spiritlevel.content import Figure, IntervalEstimate, Page, Series, Table, Text
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.papers import registry

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from pages.planted_stores import measure_names, parts, planted, records
-from spiritlevel.pages.content import Chart
+from spiritlevel.content import Chart
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.study.population import Population

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...content import Notes, Part, Text
+from ...notebooks import Described
 from ...records import Cost
 from ..operator.kinds import Kind
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ActivationCurvature:
+class ActivationCurvature(Described):
     """The diagonal of the Hessian or GGN of every sample's own loss in one layer's output.
 
     The numbers are exact up to round-off. A channel's number is the sum over its positions: the
@@ -31,12 +33,12 @@ class ActivationCurvature:
 
     @property
     def channels(self) -> Tensor:
-        """By channel, of the mean loss."""
+        """The diagonal for the mean loss, summed over the positions of each channel."""
         return self.samples.mean(dim=0)
 
     @property
     def trace(self) -> float:
-        """Of the mean loss."""
+        """The trace for the mean loss: the sum over all channels."""
         return float(self.channels.sum())
 
     @property
@@ -49,7 +51,8 @@ class ActivationCurvature:
         apart = self.samples - self.weights[:, None] * self.channels
         return apart.std(dim=0) / count**0.5
 
-    def __str__(self) -> str:
+    def describe(self) -> list[Part]:
+        """The trace, the channels that have most of it, and what was counted."""
         order = self.channels.argsort(descending=True)[:5].tolist()
         largest = ", ".join(f"{i}: {float(self.channels[i]):.3g}" for i in order)
         count = int(self.settings["num_samples"])
@@ -57,6 +60,5 @@ class ActivationCurvature:
         lines = [
             f"{self.layer}: trace of the {matrix} in its output {self.trace:.6g}, exact",
             f"{len(self.channels)} channels, largest {largest}",
-            f"{count} samples, {self.cost.passes(count)} over the data",
         ]
-        return "\n".join(lines)
+        return [Text(lines), Notes(self.cost.passes(count), count)]

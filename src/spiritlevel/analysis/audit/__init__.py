@@ -7,8 +7,10 @@ moved copy is held against the original on all of the data before anything is co
 """
 
 from .moving import audit as audit
-from .record import FORMAT as FORMAT
+from .record import ANSWERS as ANSWERS
+from .record import VALUE as VALUE
 from .record import Audit as Audit
+from .record import answers as answers
 from .record import cell as cell
 from .verdict import NEARLY as NEARLY
 from .verdict import WORDS as WORDS

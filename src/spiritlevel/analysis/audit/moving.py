@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ... import api, symmetries
 from ...engine.precision import EXACT_COLUMNS, Method
-from ...engine.workspace import EXACT_COLUMNS
 from ...errors import SpiritlevelError
 from ...measures import registered_cards
 from ...measures.asked import MEASURES

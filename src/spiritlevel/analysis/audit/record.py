@@ -7,12 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from ...content import Cell, Column, Part, Table, Text
 from ...measures import EVERY, registered_cards
 from ...measures.confounders import MEASURED_ALONG
 from ...notebooks import Shown
 from ...plain_text import visible
 from ...reading import Misread, Saved, to_plain
-from ...records import Measurement, Report, Status, aligned
+from ...records import Measurement, Report, Status
 from ...symmetries import CONFIDENCE_ONLY
 from .verdict import (
     REFINE,
@@ -27,7 +28,8 @@ from .verdict import (
     strength,
 )
 
-FORMAT = "spiritlevel-audit-2"
+VALUE = Column("value", form=".4g", wide=True)
+ANSWERS = ("scale", "confidence")  # what a measure is asked for
 UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up to 25
 # Relative: a wider error would hide what moves do to some measures, 1.3 to 1.5 times. Two estimates
 # that are refined to the usual 5 % come to 0.108.
@@ -40,7 +42,7 @@ class Audit(Shown, Saved):
 
     CALLED: ClassVar = "the audit"
     EXTENDED: ClassVar = True  # by the verdicts
-    FORMAT: ClassVar = FORMAT
+    FORMAT: ClassVar = "spiritlevel-audit-2"
 
     original: Report
     moved: Mapping[str, Sequence[Report]]  # a report for each draw of a move's factors
@@ -123,14 +125,21 @@ class Audit(Shown, Saved):
 
     # -- writing -----------------------------------------------------------------------------
 
-    def __str__(self) -> str:
-        rows = [("measure", "value", *self.moved, "scale", "confidence", "verdict")]
+    def describe(self) -> list[Part]:
+        """A row for each measure: its value, what the moves did to it, and the verdict."""
+        columns = [
+            Column("measure"),
+            VALUE,
+            *(Column(move, group="moves") for move in self.moved),
+            *(Column(question, kind="word", group="answers") for question in ANSWERS),
+            Column("verdict", kind="word"),
+        ]
+        rows: list[list[Cell]] = []
         for measure, verdict in self.verdicts.items():
             cells = (cell(self, measure, move) for move in self.moved)
-            value = f"{self.original[measure].value:.4g}"
-            answers = ("", "") if verdict.kind == "confounder" else _answers(verdict)
-            rows.append((measure, value, *cells, *answers, verdict.kind))
-        return visible("\n".join([aligned(rows), "", *self.findings()]), keep="\n")
+            value = self.original[measure].value
+            rows.append([measure, value, *cells, *answers(verdict), verdict.kind])
+        return [Table(columns, rows), Text(self.findings(), bullets=True)]
 
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""
@@ -139,15 +148,12 @@ class Audit(Shown, Saved):
             f"within an error of at most {HIDING:.0%}, ? is not decided."
         ]
         lines += [f"{move}: {text}." for move, text in self.moves.items()]
-        lines += [
-            f"{move} does not apply to this network: {why}." for move, why in self.absent.items()
-        ]
+        lines += self.not_made()
         if not self.preserving:
             lines.append(
                 "No symmetry was found, so the audit cannot show that a number is misleading."
             )
-        if self.unexplored:
-            lines.append(f"Not all symmetries were tested: {self.unexplored}.")
+        lines += self.not_tested()
         by_kind: dict[Kind, list[str]] = {}
         for measure, verdict in self.verdicts.items():
             by_kind.setdefault(verdict.kind, []).append(measure)
@@ -162,6 +168,16 @@ class Audit(Shown, Saved):
         for name, m in self.confounders().items():
             lines.append(self._confounder(name, m))
         return lines
+
+    def not_made(self) -> list[str]:
+        """The moves that do not apply to this network, and why."""
+        return [
+            f"{move} does not apply to this network: {why}." for move, why in self.absent.items()
+        ]
+
+    def not_tested(self) -> list[str]:
+        """Which symmetries may have been missed; empty if none."""
+        return [f"Not all symmetries were tested: {self.unexplored}."] if self.unexplored else []
 
     def _confounder(self, name: str, m: Measurement) -> str:
         changes = [
@@ -196,8 +212,11 @@ def cell(audit: Audit, measure: str, move: str) -> str:
     return f"{audit.factor(measure, move):.3g}" if outcome else "="
 
 
-def _answers(verdict: Verdict) -> tuple[str, str]:
-    return verdict.scale.kind, verdict.confidence.kind
+def answers(verdict: Verdict) -> list[Cell]:
+    """Those behind a verdict, as a table shows them; a confounder is asked for none."""
+    if verdict.kind == "confounder":
+        return [None, None]
+    return [verdict.scale.kind, verdict.confidence.kind]
 
 
 def _ratio(before: float, after: float) -> float:

@@ -8,7 +8,6 @@ differences between two networks cannot be removed, so they are named.
 """
 
 from .answer import Ranking as Ranking
-from .comparison import FORMAT as FORMAT
 from .comparison import Comparison as Comparison
 from .measuring import compare as compare
 from .measuring import matched_comparison as matched_comparison

@@ -8,19 +8,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from ... import api
+from ...content import Column, Part, Table, Text
 from ...errors import SpiritlevelError
 from ...measures.confounders import GINI, MEASURED_ALONG
-from ...notebooks import Shown
+from ...notebooks import Shown, as_text
 from ...plain_text import visible
 from ...reading import Misread, Saved, to_plain
-from ...records import Measurement, Report, aligned
+from ...records import Measurement, Report
 from . import sentences
 from .answer import Ranking, scale_free
 from .digits import apart
 from .pairwise import AlsoDiffering, Disagreement, Explained, Pair, PairFindings
 from .ranking import Place, counterparts, directions, flatness_sign, flatter_by, larger, places
-
-FORMAT = "spiritlevel-comparison-1"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -32,7 +31,7 @@ class Comparison(Shown, Saved):
 
     CALLED: ClassVar = "the comparison"
     EXTENDED: ClassVar = True  # by all that follows from the reports
-    FORMAT: ClassVar = FORMAT
+    FORMAT: ClassVar = "spiritlevel-comparison-1"
 
     reports: Mapping[str, Report]
     # the same networks at equal confidence, or why there are none
@@ -265,9 +264,28 @@ class Comparison(Shown, Saved):
     def __repr__(self) -> str:
         return visible(f"Comparison({', '.join(self.reports)}: {self.summary()[0]})")
 
-    def __str__(self) -> str:
-        lines = [*self.summary(), "", aligned(self.ranking_rows()), "", *self.findings()]
-        return visible("\n".join(lines), keep="\n")
+    def describe(self) -> list[Part]:
+        """The answer, the ranking, and what is found of every two networks."""
+        heading, *rows = self.ranking_rows()
+        columns = [Column(heading[0], kind="name"), *map(Column, heading[1:])]
+        return [
+            Text(self.summary()),
+            Table(columns, rows),
+            Text(self.findings(), bullets=True),
+        ]
+
+    def describe_details(self) -> list[Part]:
+        """All measures of all networks, and all that was found of every two of them."""
+        parts: list[Part] = []
+        for matched in (False, True) if self.matched is not None else (False,):
+            title = "at equal confidence" if matched else "as the networks are"
+            networks = [Column(name, kind="name", group="networks") for name in self.reports]
+            rows = [
+                [measure, *(self.cell(measure, name, matched=matched) for name in self.reports)]
+                for measure in self.measures
+            ]
+            parts.append(Table([Column(title), *networks], rows))
+        return [*parts, Text(self.detailed_findings(), bullets=True)]
 
     def summary(self) -> list[str]:
         """The answer, in sentences."""
@@ -311,16 +329,7 @@ class Comparison(Shown, Saved):
 
     def details(self) -> str:
         """All measures of all networks, and all that was found of every two of them."""
-        names = list(self.reports)
-        parts = []
-        for matched in (False, True) if self.matched is not None else (False,):
-            title = "at equal confidence" if matched else "as the networks are"
-            cells = [
-                (m, *(self.cell(m, name, matched=matched) for name in names)) for m in self.measures
-            ]
-            parts += [aligned([(title, *names), *cells]), ""]
-        parts += self.detailed_findings()
-        return visible("\n".join(parts), keep="\n")
+        return as_text(self.describe_details())
 
     def detailed_findings(self) -> list[str]:
         """How the ranks are read, then a paragraph with all that was found of every two networks.

@@ -1,6 +1,5 @@
 """The loss along lines and planes through a network's weights."""
 
-from .record import FORMAT as FORMAT
 from .record import Axis as Axis
 from .record import Landscape as Landscape
 from .record import Mark as Mark

@@ -7,12 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from ...content import Notes, Part, Text
 from ...errors import SpiritlevelError
-from ...plain_text import visible
+from ...notebooks import Described
 from ...reading import IF_ANY, Misread, Saved, read_settings
 from ...records import Cost, Report
-
-FORMAT = "spiritlevel-landscape-1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Mark:
 
 
 @dataclasses.dataclass(frozen=True)
-class Landscape(Saved):
+class Landscape(Described, Saved):
     """The mean loss at each point of a line or a plane through a network's weights.
 
     `losses` are in row-major order: `grid()` gives rows. A loss that overflowed stays infinite
@@ -51,7 +50,7 @@ class Landscape(Saved):
     """
 
     CALLED: ClassVar = "the landscape"
-    FORMAT: ClassVar = FORMAT
+    FORMAT: ClassVar = "spiritlevel-landscape-1"
 
     directions: str  # "random", "eigen" or "path"
     axes: tuple[Axis, ...]
@@ -116,7 +115,8 @@ class Landscape(Saved):
         rises = [loss - ((1 - t) * start + t * end) for t, loss in pairs if 0 <= t <= 1]
         return math.nan if any(math.isnan(rise) for rise in rises) else max(rises)
 
-    def __str__(self) -> str:
+    def describe(self) -> list[Part]:
+        """Where the slice runs, what was found on it, and what was counted."""
         finite = [loss for loss in self.losses if math.isfinite(loss)]
         lines = [
             f"{axis.name}: {axis.coordinates[0]:g} to {axis.coordinates[-1]:g}, "
@@ -140,8 +140,7 @@ class Landscape(Saved):
                     f"{axis.name}: eigenvalue {axis.eigenvalue:.6g}, residual {axis.residual:.1e}"
                 )
         count = self.num_samples
-        lines += [self.text, f"{count} samples, {self.cost.passes(count)} over the data"]
-        return visible("\n".join(lines), keep="\n")
+        return [Text([*lines, self.text]), Notes(self.cost.passes(count), count)]
 
     def check_parts(self) -> None:
         """Refuse parts that do not go together: the file was edited, or damaged."""

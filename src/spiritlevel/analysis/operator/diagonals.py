@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from ...content import Part, Text
 from ...engine.diagonal import ggn_diagonal, residual_diagonal
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import verb
 from ...model.arguments import ArgumentCheck
 from ...need import is_whole, need, whole
+from ...notebooks import Described
 from ...records import Cost
 from .kinds import KIND, Kind, check_kind, matrix_of
 
@@ -23,7 +25,7 @@ LEAST_OUTPUT_PROBES = 8  # where they replace the columns: of fewer the error of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Diagonal:
+class Diagonal(Described):
     """The diagonal by parameter name, each part in the shape of its parameter, in float64."""
 
     values: dict[str, Tensor]
@@ -34,12 +36,13 @@ class Diagonal:
     cost: Cost
     settings: dict[str, Any]
 
-    def __str__(self) -> str:
+    def describe(self) -> list[Part]:
+        """A line for each parameter: the sum of its entries, and how it was found."""
         lines = []
         for name, values in self.values.items():
             mark = "exact" if self.exact[name] else self.text[name]
             lines.append(f"{name}  sum {float(values.sum()):.6g}  {mark}")
-        return "\n".join(lines)
+        return [Text(lines)]
 
 
 @verb(kind=KIND, num_probes=ArgumentCheck(is_whole, "a whole number below 2**63, such as 32"))

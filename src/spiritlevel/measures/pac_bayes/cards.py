@@ -6,9 +6,8 @@ import functools
 import math
 from collections.abc import Callable
 
-from ...engine.estimate import Estimate, cautious_count
+from ...engine.estimate import Estimate
 from ...engine.refine import cautious_count, next_count, reached
-from ...engine.weight_space.probes import next_count
 from ...engine.workspace import Workspace
 from ...errors import SpiritlevelError, brief
 from ...model.losses import CrossEntropy

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...content import Series
 from ...math.kde import GaussianMixture, scott
-from ..content import Series
 from .style import style
 
 SHARES = (0.25, 0.5, 0.75, 0.95)  # of the highest density, where the contours lie

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...errors import SpiritlevelError
 from ...study.population import Population
 from ...study.storage.store import Store
-from ..content import fitted_line
+from ..fitted_line import fitted_line
 from .columns import Pairs, axis_title, finished, pairs, rank_correlation
 from .style import (
     COLOURS,

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ..content import Figure, Panels, Series, fitted_line
+from ...content import Figure, Panels, Series
+from ..fitted_line import fitted_line
 from .contours import draw_contours
 from .style import FONT, log_scale, new_figure, save, style
 

@@ -18,13 +18,13 @@ from typing import Any
 from ...analysis.audit import Audit
 from ...analysis.comparison import Comparison
 from ...analysis.spectra import Eigenvalues, Spectrum
+from ...content import Page as Page
 from ...engine.weight_space.density import SpectralDensity
 from ...errors import SpiritlevelError
 from ...files import write_atomically
 from ...notebooks import register_page_writer
 from ...results import Progress, Report
 from ...study.storage.store import Store
-from ..content import Page as Page
 from . import audit, comparison, measurement, spectrum
 from .page import render as render
 from .reading import read as read

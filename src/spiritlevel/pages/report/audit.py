@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.audit import WORDS, Audit, Verdict, cell
+from ...analysis.audit import VALUE, WORDS, Audit, answers, cell
+from ...content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...measures.confounders import MEASURED_ALONG
 from ...symmetries import CONFIDENCE_ONLY
-from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers, subject
 from .measurement import MEASURE, layers, whole
 
@@ -30,8 +30,7 @@ def page_of(audit: Audit, *, title: str = "") -> Page:
             Section("confounders", "What else differs between networks", _confounders(audit)),
             Section("numbers", "The numbers before any move", [whole(report)]),
             *layers("layers", report.layers),
-            Section("caveats", "When these numbers mislead", [numbers.caveats(report)]),
-            Section("cards", "The measures", [Cards(list(report))]),
+            *numbers.about(list(report)),
         ],
     )
 
@@ -56,24 +55,18 @@ def _lead(audit: Audit) -> str:
 
 def _verdicts(audit: Audit) -> Table:
     rows: list[list[Cell]] = [
-        [name, audit.original[name].value, verdict.kind, *_answers(verdict), verdict.text]
+        [name, audit.original[name].value, verdict.kind, *answers(verdict), verdict.text]
         for name, verdict in audit.verdicts.items()
     ]
     columns = [
         MEASURE,
-        numbers.VALUE,
+        VALUE,
         Column("verdict"),
         Column("scale", "Whether it changes under moves that keep the function."),
         Column("confidence", "Whether it changes with the size of the logits."),
         Column("in words"),
     ]
     return Table(columns, rows, id="verdict-table", title="Can it be compared between networks?")
-
-
-def _answers(verdict: Verdict) -> tuple[Cell, Cell]:
-    if verdict.kind == "confounder":
-        return None, None
-    return verdict.scale.kind, verdict.confidence.kind
 
 
 def _meanings(audit: Audit) -> Text:
@@ -130,14 +123,8 @@ def _moves(audit: Audit) -> list[Part]:
     parts: list[Part] = [
         Text([f"{starred[move]}: {text}." for move, text in audit.moves.items()], bullets=True)
     ]
-    if audit.absent:
-        lines = [
-            f"{move} does not apply to this network: {why}." for move, why in audit.absent.items()
-        ]
-        parts.append(Text(lines, bullets=True))
-    if audit.unexplored:
-        parts.append(Text([f"Not all symmetries were tested: {audit.unexplored}."]))
-    return parts
+    further = [Text(audit.not_made(), bullets=True), Text(audit.not_tested())]
+    return parts + [text for text in further if text.paragraphs]
 
 
 def _confounders(audit: Audit) -> list[Part]:

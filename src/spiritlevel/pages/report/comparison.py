@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...analysis.comparison import Comparison, sentences
+from ...content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...measures.confounders import MEASURED_ALONG
 from ...results import Measurement
-from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers, subject
 from .measurement import MEASURE
 
@@ -48,10 +48,7 @@ def page_of(comparison: Comparison, *, title: str = "") -> Page:
             Section("explained", "What explains the differences", _explained(comparison)),
             Section("confounders", "What else differs", _confounders(comparison)),
             Section("numbers", "All numbers", [_numbers(comparison)]),
-            Section(
-                "caveats", "When these numbers mislead", [numbers.caveats(comparison.measures)]
-            ),
-            Section("cards", "The measures", [Cards(comparison.measures)]),
+            *numbers.about(comparison.measures),
         ],
     )
 
@@ -131,21 +128,13 @@ def _ranks(comparison: Comparison) -> Table:
 
 def _points(comparison: Comparison) -> Chart:
     series = [_series(comparison, measure) for measure in comparison.measures]
-    rows: list[list[Cell]] = []
-    for one in series:
-        for state, points in one["states"].items():
-            for name, value, low, high in zip(
-                one["names"], points["values"], points["low"], points["high"], strict=True
-            ):
-                rows.append([one["name"], name, state, value, low, high])
-    columns = [
-        MEASURE,
-        Column("network"),
-        Column("measured"),
-        Column("value"),
-        Column("from"),
-        Column("to"),
+    rows: list[list[Cell]] = [
+        [one["name"], name, state, *ends]
+        for one in series
+        for state, points in one["states"].items()
+        for name, *ends in zip(one["names"], *points.values(), strict=True)
     ]
+    columns = [MEASURE, *map(Column, ("network", "measured", "value", "from", "to"))]
     matched = (
         " Hollow marks: the same networks with their logits scaled until all are equally confident."
         if comparison.matched is not None
@@ -192,13 +181,9 @@ def _disagreements(comparison: Comparison) -> list[Part]:
         [a, b, sentences.listing(one), sentences.listing(other)]
         for (a, b), (one, other) in grouped.items()
     ]
-    columns = [
-        Column("network"),
-        Column("other network"),
-        Column("the first is flatter by"),
-        Column("the first is sharper by"),
-    ]
-    return [Table(columns, rows, id="disagreement-table", title="Opposite orders beyond errors")]
+    titles = ("network", "other network", "the first is flatter by", "the first is sharper by")
+    title = "Opposite orders beyond errors"
+    return [Table([*map(Column, titles)], rows, id="disagreement-table", title=title)]
 
 
 def _explained(comparison: Comparison) -> list[Part]:
@@ -207,13 +192,7 @@ def _explained(comparison: Comparison) -> list[Part]:
         [e.measure, e.flatter, e.sharper, e.by, e.text] for e in comparison.explained()
     ]
     if rows:
-        columns = [
-            MEASURE,
-            Column("looks flatter"),
-            Column("than"),
-            Column("explained by"),
-            Column("because"),
-        ]
+        columns = [MEASURE, *map(Column, ("looks flatter", "than", "explained by", "because"))]
         title = "Differences that are not differences in flatness"
         parts.append(Table(columns, rows, id="explained-table", title=title))
     else:

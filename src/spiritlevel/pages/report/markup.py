@@ -7,8 +7,8 @@ import math
 import re
 from collections.abc import Mapping
 
+from ...content import Cell, Coefficient, Column, Table, Text
 from ...plain_text import visible
-from ..content import Cell, Coefficient, Table, Text
 
 FILTERED = 6  # rows from which on a filter helps
 TALL = 25  # rows from which on a table scrolls in its own box
@@ -23,22 +23,24 @@ def escape(text: str) -> str:
     return html.escape(visible(text, keep="\t\n"), quote=True)
 
 
-def number(value: float) -> str:
-    """Four digits, as they read best.
+def number(value: float, digits: int | None = None) -> str:
+    """With so many digits; else with four, as they read best.
 
     >>> number(0.123456), number(-1234567.0), number(12345.6), number(2.0), number(-0.00001)
     ('0.1235', '−1.235e6', '12345.6', '2', '−1e-5')
+    >>> number(0.123456, 2), number(12345.6, 2), number(0.12345678, 6)
+    ('0.12', '1.2e4', '0.123457')
     """
     if math.isnan(value):
         return "not a number"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     size = abs(value)
-    if size == 0 or 1e-4 <= size < 1e6:
-        shown = f"{value:.{6 if size >= 1e4 else 4}g}"
+    if size == 0 or 1e-4 <= size < 10 ** (digits or 6):
+        shown = f"{value:.{digits or (6 if size >= 1e4 else 4)}g}"
     else:
-        digits, exponent = f"{value:.3e}".split("e")
-        shown = f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+        mantissa, exponent = f"{value:.{(digits or 4) - 1}e}".split("e")
+        shown = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     return f"−{shown[1:]}" if shown.startswith("-") else shown
 
 
@@ -79,8 +81,10 @@ def table(part: Table, links: Links, *, titled: bool = True) -> str:
     body = "\n".join(
         "<tr>"
         + "".join(
-            _cell(value, links, is_number=is_number, first=index == 0)
-            for index, (value, is_number) in enumerate(zip(row, numeric, strict=True))
+            _cell(value, column, links, is_number=is_number, first=index == 0)
+            for index, (value, column, is_number) in enumerate(
+                zip(row, part.headings, numeric, strict=True)
+            )
         )
         + "</tr>"
         for row in part.rows
@@ -124,7 +128,7 @@ def _is_number(value: Cell) -> bool:
     return isinstance(value, int | float | Coefficient) and not isinstance(value, bool)
 
 
-def _cell(value: Cell, links: Links, *, is_number: bool, first: bool) -> str:
+def _cell(value: Cell, column: Column, links: Links, *, is_number: bool, first: bool) -> str:
     tag, scope = ("th", ' scope="row"') if first else ("td", "")
     if value is None:
         kind = "absent number" if is_number else "absent"
@@ -132,7 +136,8 @@ def _cell(value: Cell, links: Links, *, is_number: bool, first: bool) -> str:
     if isinstance(value, bool):
         return f'<{tag}{scope} class="short">{"yes" if value else "no"}</{tag}>'
     if isinstance(value, int | float):
-        shown = number(value) if isinstance(value, float) else str(value).replace("-", "−")
+        is_whole = isinstance(value, int)
+        shown = str(value).replace("-", "−") if is_whole else number(value, column.digits)
         return f'<{tag}{scope} class="number" data-value="{_exactly(value)}">{shown}</{tag}>'
     if isinstance(value, Coefficient):
         ends = f'data-low="{_exactly(value.low)}" data-high="{_exactly(value.high)}"'

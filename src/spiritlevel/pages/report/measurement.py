@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping
 
+from ...content import Cards, Chart, Column, Page, Part, Section, Table, Text
 from ...results import Measurement, Report
-from ..content import Cards, Chart, Column, Page, Part, Section, Table, Text
 from . import numbers, subject
 
 FIRST = ("relative.kappa", "curvature.trace")  # what the first sentence is about, where it is there
@@ -32,7 +32,7 @@ def page_of(report: Report, *, title: str = "") -> Page:
         sections=[
             *layers("layers", report.layers),
             Section("numbers", "The numbers", [whole(report), _reading()]),
-            Section("caveats", "When these numbers mislead", [numbers.caveats(report)]),
+            numbers.caveats(report),
             Section("cost", "Cost", [_costs(report, count)]),
             Section("cards", "The measures", [Cards(list(report))]),
         ],

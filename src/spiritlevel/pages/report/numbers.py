@@ -7,11 +7,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ... import records
+from ...content import Cards, Cell, Column, Section, Text
 from ...results import Measurement, Status
-from ..content import Cell, Column, Text
 from . import cards, markup
 
-VALUE = Column("value")
+VALUE = Column("value", form=records.VALUE)
 STATUS = Column(
     "status",
     "exact: the quantity itself up to round-off. estimated: from random probes. within its "
@@ -19,11 +20,20 @@ STATUS = Column(
     "matrix, which stands in for the Hessian. not converged: less certain than was asked for. not "
     "confirmed: computed exactly, but a second look came to another value.",
 )
-LOW = Column("from", "Lower end of the interval that the method gives; empty for an exact value.")
-HIGH = Column("to", "Upper end of the interval that the method gives; empty for an exact value.")
+LOW = Column(
+    "from",
+    "Lower end of the interval that the method gives; empty for an exact value.",
+    form=records.VALUE,
+)
+HIGH = Column(
+    "to",
+    "Upper end of the interval that the method gives; empty for an exact value.",
+    form=records.VALUE,
+)
 DATA = Column(
     "± data",
     "Sampling error: how much other data would change the value; a dash where it is not known.",
+    form=records.ERROR,
 )
 COUNT = Column("n", "Samples it was measured on.")
 NOTE = Column("note")
@@ -92,11 +102,11 @@ def filled(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Filled:
 def with_interval(m: Measurement) -> str:
     """The value with its interval, in a sentence."""
     ends = interval(m)
+    value = markup.number(m.value, VALUE.digits)
     if m.exact or ends is None:
-        return f"{markup.number(m.value)} ({status_text(m)})"
-    return (
-        f"{markup.number(m.value)} (between {markup.number(ends[0])} and {markup.number(ends[1])})"
-    )
+        return f"{value} ({status_text(m)})"
+    low, high = (markup.number(end, VALUE.digits) for end in ends)
+    return f"{value} (between {low} and {high})"
 
 
 def facts(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -110,9 +120,15 @@ def other_settings(m: Measurement, shared: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {_setting(value)}" for key, value in extra.items())
 
 
-def caveats(names: Iterable[str]) -> Text:
+def caveats(names: Iterable[str]) -> Section:
     """When each measure misleads, from its card."""
-    return Text([f"{card.name}: {card.misleads}" for card in cards.cards_of(names)], bullets=True)
+    lines = [f"{card.name}: {card.misleads}" for card in cards.cards_of(names)]
+    return Section("caveats", "When these numbers mislead", [Text(lines, bullets=True)])
+
+
+def about(names: Sequence[str]) -> list[Section]:
+    """The last sections of a page: when its measures mislead, and their cards."""
+    return [caveats(names), Section("cards", "The measures", [Cards(names)])]
 
 
 def listing(names: Iterable[str]) -> str:

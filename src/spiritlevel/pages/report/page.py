@@ -11,13 +11,12 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
+from ...content import Cards, Chart, Notes, Page, Part, Section, Table, Text
 from ...errors import SpiritlevelError
 from ...records import __version__
-from ..content import Cards, Chart, Figure, Page, Part, Section, Table, Text
 from . import cards, markup, scripts
-from .estimates import intervals_apart
+from .for_browsers import chart_of, for_browser
 from .markup import Links, escape
-from .series import chart_of
 
 LONG_FACT = 40  # characters that take a line of their own
 LOGO = (
@@ -86,18 +85,12 @@ network.</p></footer>
 
 
 def _for_browsers(page: Page) -> Page:
-    """The page in parts that the scripts know: estimates in two columns, figures as charts."""
+    """The page in parts that the scripts know."""
     sections = [
-        dataclasses.replace(section, parts=[_for_browser(part) for part in section.parts])
+        dataclasses.replace(section, parts=[for_browser(part) for part in section.parts])
         for section in page.sections
     ]
     return dataclasses.replace(page, sections=sections)
-
-
-def _for_browser(part: Part) -> Part:
-    if isinstance(part, Figure):
-        return chart_of(part)
-    return intervals_apart(part) if isinstance(part, Table) else part
 
 
 def _facts(facts: Mapping[str, str], links: Links) -> str:
@@ -139,6 +132,8 @@ def _part(part: Part, links: Links) -> str:
         return _chart(part, links)
     if isinstance(part, Text):
         return markup.paragraphs(part, links)
+    if isinstance(part, Notes):
+        return markup.paragraphs(Text(part.sentences), links)
     if isinstance(part, Cards):
         return cards.render(part.names, links)
     return _chart(chart_of(part), links)

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from typing import Any
 
-from ...analysis.audit import FORMAT as AUDIT_FORMAT
 from ...analysis.audit import Audit
-from ...analysis.comparison import FORMAT as COMPARISON_FORMAT
 from ...analysis.comparison import Comparison
-from ...analysis.spectra import SPECTRUM_FORMAT, Spectrum
+from ...analysis.spectra import Spectrum
 from ...errors import SpiritlevelError
 from ...files.names import as_path
 from ...reading import parse_json
-from ...records import REPORT_FORMAT, Report
+from ...records import Report
 
 Readable = Report | Audit | Comparison | Spectrum
-
-READERS: dict[str, Callable[[str], Readable]] = {
-    REPORT_FORMAT: Report.from_json,
-    AUDIT_FORMAT: Audit.from_json,
-    COMPARISON_FORMAT: Comparison.from_json,
-    SPECTRUM_FORMAT: Spectrum.from_json,
-}
+KINDS: tuple[type[Readable], ...] = (Report, Audit, Comparison, Spectrum)
+READERS = {kind.FORMAT: kind for kind in KINDS}
 NEEDED = "what measure, audit, compare or spectrum wrote with --json"
 
 
@@ -41,7 +33,7 @@ def read(path: str | os.PathLike[str]) -> Readable:
         ) from error
     form = _format(text, name)
     try:
-        return READERS[form](text)
+        return READERS[form].from_json(text)
     except SpiritlevelError as error:
         raise damaged(name, form, error) from error
 
@@ -84,7 +76,7 @@ def _named(data: Any) -> str:
     if not isinstance(data, dict):
         return ""
     if "format" not in data and ("eigenvalues" in data or "density" in data):
-        return SPECTRUM_FORMAT
+        return Spectrum.FORMAT
     return str(data.get("format", ""))
 
 

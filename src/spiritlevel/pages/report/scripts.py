@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
+from ...content import finite
 from ...errors import SpiritlevelError, brief, require
-from ..content import finite
 
 
 def asset(name: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...analysis.spectra import Eigenvalues, Spectrum
+from ...analysis.spectra import RESIDUAL, Eigenvalues, Spectrum
+from ...content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...engine.weight_space.density import SpectralDensity
-from ..content import Cards, Cell, Chart, Column, Page, Part, Section, Table, Text
+from ...records import VALUE
 from . import markup, numbers, subject
 
 CARDS = ("curvature.lambda_max", "curvature.lambda_min", "curvature.trace")
@@ -28,10 +29,7 @@ def page_of(spectrum: Spectrum, *, title: str = "") -> Page:
     sections = [Section("density", "All eigenvalues", [_figure(spectrum), *_moments(density)])]
     if pairs is not None:
         sections.insert(0, Section("eigenvalues", "Extreme eigenvalues", _pairs(pairs)))
-    sections += [
-        Section("caveats", "When these numbers mislead", [numbers.caveats(CARDS)]),
-        Section("cards", "The measures", [Cards(CARDS)]),
-    ]
+    sections += numbers.about(CARDS)
     return Page(
         title=title or f"Spectrum of {_matrix(settings)}",
         lead=_lead(spectrum, settings),
@@ -53,9 +51,10 @@ def _lead(spectrum: Spectrum, settings: Mapping[str, Any]) -> str:
     if pairs is not None and pairs.values:
         largest, smallest = max(pairs.values), min(pairs.values)
         which = settings.get("which", "both")
+        digits = Column("eigenvalue", form=VALUE).digits
         ends = {
-            "largest": f"the largest eigenvalue is {markup.number(largest)}",
-            "smallest": f"the smallest eigenvalue is {markup.number(smallest)}",
+            "largest": f"the largest eigenvalue is {markup.number(largest, digits)}",
+            "smallest": f"the smallest eigenvalue is {markup.number(smallest, digits)}",
         }
         said = " and ".join(text for end, text in ends.items() if which in (end, "both"))
         sure = "" if all(pairs.converged) else ", not all of them converged"
@@ -73,10 +72,10 @@ def _pairs(pairs: Eigenvalues) -> list[Part]:
         for value, residual, converged in sorted(rows_of_pairs, reverse=True)
     ]
     columns = [
-        Column("eigenvalue"),
-        Column("from", "There is an eigenvalue between these two ends."),
-        Column("to", "An eigenvalue lies between these two ends."),
-        Column("residual", "How far away the nearest eigenvalue can be."),
+        Column("eigenvalue", form=VALUE),
+        Column("from", "There is an eigenvalue between these two ends.", form=VALUE),
+        Column("to", "An eigenvalue lies between these two ends.", form=VALUE),
+        Column("residual", "How far away the nearest eigenvalue can be.", form=RESIDUAL),
         Column("converged", "Whether the residual is as small as requested."),
         numbers.COUNT,
     ]
@@ -108,7 +107,7 @@ def _figure(spectrum: Spectrum) -> Chart:
     columns = [
         Column("from"),
         Column("vector", "The random vector whose quadrature it belongs to."),
-        Column("eigenvalue"),
+        Column("eigenvalue", form=VALUE),
         Column("weight", "Share of all eigenvalues near here, estimated with this vector."),
     ]
     if density is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from ...content import Cards, Page, Section, Text
 from ...measures import names
 from ...results import Progress
 from ...study import population_statistics
@@ -16,7 +17,6 @@ from ...study.statistics import MeasureStatistics, StudyStatistics
 from ...study.statistics.correlations import FINDINGS
 from ...study.statistics.text import JUDGED, percent
 from ...study.storage.store import Store
-from ..content import Cards, Page, Section, Text
 from ..study_sections import leading_sections
 from . import study_correlations, study_figures, study_pairs, study_tables, study_training
 from .study_subject import subject

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ...content import Cell, Coefficient, Column, Part, Section, Table, Text
 from ...study.statistics import Correlation, MeasureStatistics, StudyStatistics
 from ...study.statistics.levels import Within
 from ...study.statistics.text import JUDGED, percent
-from ..content import Cell, Coefficient, Column, Part, Section, Table, Text
 from .study_numbers import number
 from .study_words import interval, title
 

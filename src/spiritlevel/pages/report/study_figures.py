@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ...content import Cell, Chart, Column, Section, Table
 from ...study.population import Population
 from ...study.statistics import Correlation, spearman
-from ..content import Cell, Chart, Column, Section, Table
 from .study_numbers import finite, number, quartiles
 from .study_words import interval, upright
 

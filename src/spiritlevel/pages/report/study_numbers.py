@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...content import Cell
 from ...study.population import label
-from ..content import Cell
 
 
 def setting(value: Any) -> Cell:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...content import Cell, Chart, Column, Section, Table, Text
 from ...results import Progress
 from ...study.population import TARGETS, Population, label
 from ...study.statistics import Correlation, Regression, StudyStatistics, regression
 from ...study.statistics.text import percent
-from ..content import Cell, Chart, Column, Section, Table, Text
 from .study_numbers import finite, number, quartiles, setting
 from .study_words import chance, coefficient, interval, short, title
 

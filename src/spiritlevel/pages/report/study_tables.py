@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...content import Cell, Column, Section, Table
 from ...study.population import TARGETS, Population
 from ...study.statistics import StudyStatistics
-from ..content import Cell, Column, Section, Table
 from .study_numbers import number, setting
 
 TRAINED = (  # of runs that train

@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...content import Coefficient
 from ...measures import get, names
 from ...study.population import TARGETS
 from ...study.statistics import Correlation
-from ..content import Coefficient
 
 SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off than the p
 LINE = 44  # characters of a title along an upright axis

@@ -6,9 +6,9 @@ import math
 import statistics
 from collections.abc import Iterable
 
+from ...content import IntervalEstimate as IntervalEstimate
+from ...content import plain as plain
 from ...math.student import t_quantile
-from ...pages.content import IntervalEstimate as IntervalEstimate
-from ...pages.content import plain as plain
 
 CONFIDENCE = 0.95
 

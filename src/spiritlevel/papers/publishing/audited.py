@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...analysis.audit import Audit, Kind
+from ...content import Cell, Table
 from ...errors import SpiritlevelError
 from ...files import write_atomically
-from ...pages.content import Cell, Table
 from ...reading import read_json
 from ..registry import find, names
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...pages.content import Cell, Table
+from ...content import Cell, Table
 from ..experiment import Experiment, Outcome
 from ..judging.findings import Finding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from ...pages.content import Cell, IntervalEstimate, Table, plain
+from ...content import Cell, IntervalEstimate, Table, plain
 from ..judging.findings import Finding
 from .render import ScaleResult
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...content import Cell, Table
 from ...pages import markdown
-from ...pages.content import Cell, Table
 from .population_lines import OVER_ALL, WITHIN, Population
 from .scale_table import population_in_words
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...content import Table
 from ...pages import markdown
-from ...pages.content import Table
 from .population_lines import OVER_ALL, Line
 
 COLUMNS = ("the flatter networks have", "a smaller gap", "a larger gap", "neither is clear")

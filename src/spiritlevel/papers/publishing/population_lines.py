@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from ...content import Cell, Coefficient
 from ...measures.confounders import MEASURED_ALONG
-from ...pages.content import Cell, Coefficient
 from ...study.statistics import Correlation, Levels, Within
 from ..experiment import Row
 from ..judging.population import CONFOUNDERS, GAP, measured

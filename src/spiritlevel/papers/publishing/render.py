@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from ... import api
+from ...content import Cell, Panels, Part, Table, Text
 from ...pages import markdown
-from ...pages.content import Cell, Panels, Part, Table, Text
 from ...pages.markdown import escape
 from ...study import control
 from ...study.models.registry import TO_INSTALL

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...pages.content import Cell, Table, plain
+from ...content import Cell, Table, plain
 from ...study.settings.definition import Study
 from ..judging.scale import PAPER, images_of, networks_of
 from ..judging.trained import NotAsked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...pages.content import Figure, IntervalEstimate, Panels, Part, Section, Table, Text
+from ...content import Figure, IntervalEstimate, Panels, Part, Section, Table, Text
 from ...pages.study_sections import LeadingSections, Rows
 from ...study.settings.definition import Study
 from ..experiment import Experiment, Outcome

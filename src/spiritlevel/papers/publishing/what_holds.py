@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ...content import Figure, Panels, Table
 from ...measures import get, names
 from ...pages import markdown
-from ...pages.content import Figure, Panels, Table
 from ...pages.markdown import escape
 from ..experiment import PAPERS, Experiment
 from ..judging.scale import WORDS

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
-from ...records import aligned
+from ...notebooks import aligned
 from ._arrays import Array, as_floats, finite_points, numpy, why_undefined
 from .correlations import Correlation, kendall, p_of_t, pearson, spearman
 from .intervals import percent

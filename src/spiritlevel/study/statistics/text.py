@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...notebooks import aligned
 from ...plain_text import visible
-from ...records import aligned
 from .correlations import Correlation
 from .granulated import GranulatedKendall
 from .holm import Holm

@@ -1,15 +1,19 @@
-"""What pages consist of: plain data that both HTML (`report`) and Markdown (`markdown`) show."""
+"""What records tell of themselves, and what pages consist of: plain data.
+
+It is shown as text and in notebooks (`notebooks`), in a terminal (`cli/tables`), as Markdown
+(`pages/markdown`) and as HTML (`pages/report`), with the same digits everywhere.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
+
+from .reading import UNSAVED
 
 FORMAT = "spiritlevel-page-1"
-ENOUGH = 4  # marks for a line through them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Coefficient:
 
     @property
     def shown(self) -> str:
-        """The value alone."""
+        """The value without its interval."""
         return f"{self.value:+.2f}".replace("-", "−")
 
     @property
@@ -60,12 +64,35 @@ class Coefficient:
 Cell = str | float | int | bool | IntervalEstimate | Coefficient | None
 
 
+# "mark" says how far the number before it can be trusted, and "name" comes from outside, so that it
+# may have to be broken; a long "note" stands below the table.
+Kind = Literal["number", "word", "mark", "note", "name"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table."""
+    """What a column of a table says, and how its cells are shown."""
 
     title: str
-    help: str = ""  # shown when the title is pointed at or focused
+    help: str = ""  # on a page: shown when the title is pointed at or focused
+    # How it is shown, which is not written with a page.
+    form: str = dataclasses.field(default="", metadata=UNSAVED)  # of its floats, as in ".6g"
+    kind: Kind = dataclasses.field(default="number", metadata=UNSAVED)
+    # Where there is little room, columns of one group are shown without those of others, and wide
+    # columns are left out.
+    group: str = dataclasses.field(default="", metadata=UNSAVED)
+    wide: bool = dataclasses.field(default=False, metadata=UNSAVED)
+
+    def shown(self, value: float) -> str:
+        """A float in this column, in text."""
+        return f"{value:{self.form or '.4g'}}"
+
+    @property
+    def digits(self) -> int | None:
+        """How many digits its floats have; None where every renderer decides."""
+        if not self.form:
+            return None
+        return int(self.form[1:-1]) + (self.form[-1] == "e")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +112,25 @@ class Table:
     def headings(self) -> list[Column]:
         """The columns, each with its help text."""
         return [Column(each) if isinstance(each, str) else each for each in self.columns]
+
+    @property
+    def names_rows(self) -> bool:
+        """Whether the first column says what a row is about, and is no number itself."""
+        return not all(isinstance(row[0], float) for row in self.rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Notes:
+    """What belongs to the part above: what was counted, and lines on how it came about."""
+
+    passes: str  # over the data
+    samples: int
+    lines: Sequence[str] = ()
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was counted, then the lines."""
+        return [f"{self.samples} samples, {self.passes} over the data", *self.lines]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,24 +176,6 @@ class Panels:
     title: str = ""
 
 
-def fitted_line(
-    x: Sequence[float], y: Sequence[float], *, log_x: bool = False
-) -> tuple[list[float], list[float]] | None:
-    """The ends of the line of least squares, as x and y; None for too few marks to see a trend.
-
-    On a logarithmic axis it is a line through the logarithms, which is drawn straight there.
-
-    >>> fitted_line([1, 2, 3, 4], [2, 4, 6, 8])
-    ([1, 4], [2.0, 8.0])
-    """
-    if len(x) < ENOUGH or min(x) == max(x):
-        return None
-    across = [math.log(value) for value in x] if log_x else list(x)
-    slope, intercept = statistics.linear_regression(across, y)
-    ends = min(x), max(x)
-    return list(ends), [intercept + slope * (math.log(e) if log_x else e) for e in ends]
-
-
 @dataclasses.dataclass(frozen=True)
 class Chart:
     """An interactive picture, drawn in the browser from `data` by the script for its `kind`.
@@ -179,7 +207,7 @@ class Cards:
     names: Sequence[str]
 
 
-Part = Table | Figure | Chart | Text | Cards
+Part = Table | Notes | Figure | Chart | Text | Cards
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +232,7 @@ class Page:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain types, ready for JSON."""
-        fields: dict[str, Any] = finite(dataclasses.asdict(self))
+        fields: dict[str, Any] = finite(self)
         return {"format": FORMAT} | fields
 
 
@@ -214,6 +242,9 @@ def finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): finite(inner) for key, inner in value.items()}
+    if dataclasses.is_dataclass(value):
+        shown = (field for field in dataclasses.fields(value) if field.metadata != UNSAVED)
+        return {field.name: finite(getattr(value, field.name)) for field in shown}
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return value
