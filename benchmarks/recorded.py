@@ -15,9 +15,8 @@ from harness import Ratio, compare
 from torch import Tensor
 
 from spiritlevel.study import Store, Study, execute
-from spiritlevel.study.runs.ending import Ending
-from spiritlevel.study.runs.network_run import NetworkRun
-from spiritlevel.study.runs.networks import build_model
+from spiritlevel.study.runs.networks import NetworkRun, build_model
+from spiritlevel.study.runs.outcomes import Ending
 from spiritlevel.study.runs.run_data import RunData
 from spiritlevel.study.runs.running import repeatable
 from spiritlevel.study.runs.stacked import Member, _Stack

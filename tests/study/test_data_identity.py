@@ -12,7 +12,7 @@ import pytest
 import spiritlevel as sl
 from spiritlevel.study import Store, execute, resume, run
 from spiritlevel.study.runs import training_snapshots
-from spiritlevel.study.storage.data_identity import content
+from spiritlevel.study.storage.integrity import content
 from study.tiny_study import lasting, tiny
 
 

@@ -11,7 +11,7 @@ import spiritlevel as sl
 from spiritlevel.study import Store, control, run
 from spiritlevel.study.models import build
 from spiritlevel.study.population import Population
-from spiritlevel.study.runs.ending import Ending
+from spiritlevel.study.runs.outcomes import Ending
 from spiritlevel.study.runs.results import EpochRow, MeasurementRow
 from spiritlevel.study.runs.run_data import load_data
 from spiritlevel.study.runs.running import run_one

@@ -11,8 +11,8 @@ import pytest
 
 import spiritlevel as sl
 from spiritlevel.study import Store
-from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs.results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.storage.claims import new_worker
 from spiritlevel.study.storage.export import export
 from study.tiny_study import tiny
 

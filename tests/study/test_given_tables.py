@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from spiritlevel.cli.app import app
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.study.given.columns import Roles, Table, as_value, read_networks
-from spiritlevel.study.given.finding import find_checkpoints, find_networks
-from spiritlevel.study.given.tables import read_table, table_text
+from spiritlevel.study.existing.columns import Roles, Table, as_value, read_networks
+from spiritlevel.study.existing.finding import find_checkpoints, find_networks
+from spiritlevel.study.existing.tables import read_table, table_text
 from study.given_runs import networks, write
 
 ROLES = Roles(["lr", "batch_size"], ["accuracy"])

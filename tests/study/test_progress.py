@@ -14,9 +14,9 @@ from spiritlevel.study import Store, control, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.executors import progress as executor_progress
 from spiritlevel.study.executors.progress import ProgressReporter, StudyStatus
-from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs.results import RunResult
 from spiritlevel.study.storage import store as store_module
+from spiritlevel.study.storage.claims import new_worker
 from study.tiny_study import tiny
 
 pytestmark = pytest.mark.sampled(2)  # the others at night

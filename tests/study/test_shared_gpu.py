@@ -9,7 +9,7 @@ from forked import forks
 from spiritlevel.engine import sample_memory
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import groups, processes
-from spiritlevel.study.executors.gpus import workers_per_gpu
+from spiritlevel.study.executors.processes import workers_per_gpu
 from spiritlevel.study.models import mlp
 from spiritlevel.study.runs import steps
 from spiritlevel.study.runs.running import run_one

@@ -11,9 +11,9 @@ from forked import forks
 from spiritlevel.errors import is_out_of_memory
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import groups, vmap
-from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.runs import stacked, training_snapshots
 from spiritlevel.study.runs.running import run_one
+from spiritlevel.study.storage.claims import new_worker
 from spiritlevel.study.storage.meta import read_entry
 from study.tiny_study import lasting, tiny
 

@@ -13,11 +13,11 @@ from rich.console import Console
 from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..study import control
-from ..study.given import checks, finding, tables
-from ..study.given.columns import Roles, Table, read_networks, repeated_settings
-from ..study.given.control import open_store, study_of
+from ..study.existing import finding, studies, tables
+from ..study.existing.columns import Roles, Table, read_networks, repeated_settings
+from ..study.existing.studies import open_store, study_of
 from ..study.settings.definition import Study
-from ..study.settings.given_networks import axes_of
+from ..study.settings.networks import axes_of
 from ..study.statistics.clusters import MIN_CLUSTERS
 from . import completion, console, inputs, options, study_work, subject
 
@@ -152,8 +152,8 @@ def measure(
             "give the table a column 'model'."
         )
     judged = bool(networks[0]["outcomes"]) or test is not None
-    checks.check_files(networks)
-    checks.check_number(networks, judged=judged)
+    studies.check_files(networks)
+    studies.check_number(networks, judged=judged)
     section = {"name": model or networks[0]["model"]["name"]}
     section |= inputs.parse_pairs(model_arg or [], "--model-arg width=16")
     chosen = inputs.parse_pairs(option or [], "--option rho=0.1")
@@ -186,7 +186,7 @@ def measure(
     study = study_of(networks, **how)
     control.check(study, allow_code=trusted)
     with console.progress("reading checkpoints") as show:
-        study = checks.with_fingerprints(study, show)
+        study = studies.with_fingerprints(study, show)
     _introduce(talk, study, remarks, judged=judged)
     with open_store(out or control.default_folder(study.name), study) as store:
         if again := store.retry_failed():

@@ -13,15 +13,12 @@ from ..errors import SpiritlevelError, brief, suggestion
 from ..files.names import as_path, check_name, portable
 from .data.catalogue import CATALOGUE
 from .executors import local, processes, ray, vmap
-from .executors.pace import seconds_left
-from .executors.progress import Watch
-from .registry import study_names, study_text
+from .executors.progress import Watch, seconds_left
+from .registry import check_code, study_names, study_text
 from .runs.checks import check as check
-from .runs.named_code import check_code
 from .runs.training_snapshots import remove_snapshots
 from .settings.definition import Study
-from .storage.data_identity import check_data
-from .storage.integrity import check_database, describe_lost, lost_checkpoints
+from .storage.integrity import check_data, check_database, describe_lost, lost_checkpoints
 from .storage.store import Counts, Store
 
 EXECUTORS = ("local", "vmap", "ray")

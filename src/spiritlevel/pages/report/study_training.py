@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...study.epoch_rows import numbers_of
-from ...study.population import Population, Row
+from ...study.population import Population, Row, numbers_of
 from ..content import Cell, Chart, Column, Section, Table
 from .study_numbers import quartiles
 

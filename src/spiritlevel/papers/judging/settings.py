@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 
 from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
+from ...study.statistics.clusters import groups_that_share, widest
 from ...study.statistics.correlations import Kind
-from ...study.statistics.shared import groups_that_share, widest
 from ..experiment import Cell, Row, Series, Table, titled
 from .findings import estimate
 from .numbers import IntervalEstimate

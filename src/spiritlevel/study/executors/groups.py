@@ -19,7 +19,7 @@ from ..runs.stacked import group_key, members_that_fit, refusal
 from ..settings.run import RunSettings
 from ..storage.meta import read_entry, update_entry
 from ..storage.store import Store
-from .gpus import workers_per_gpu
+from .processes import workers_per_gpu
 
 KEY = "groups"  # of the entry in the store
 MOST = 256  # members at once: what is claimed together is lost together

@@ -1,19 +1,19 @@
-"""Executes runs one after another in this process."""
+"""Executes runs one after another in this process, and holds on to them meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 from ...errors import SpiritlevelError
 from ..runs.attempts import OnEpoch, remove_snapshots_of
 from ..runs.results import RunResult, failure
 from ..runs.running import run_one
 from ..runs.training_snapshots import UNFINISHED
-from ..storage.store import Claim, Store
-from .heartbeat import beating
+from ..storage.claims import new_worker
+from ..storage.store import LEASE, Claim, Store
 from .progress import ProgressReporter, Watch, epochs_of
-from .workers import new_worker
 
 Run = Callable[..., RunResult]  # (settings, device=, on_epoch=, unfinished=): a run to its end
 
@@ -64,3 +64,25 @@ def given_back(store: Store, claims: list[Claim]) -> Iterator[None]:
             with contextlib.suppress(SpiritlevelError):  # a full disk: the lease runs out instead
                 store.release(claim)
         raise
+
+
+@contextlib.contextmanager
+def beating(
+    store: Store, claims: Callable[[], Sequence[Claim]], *, every: float = LEASE / 4
+) -> Iterator[None]:
+    """Keep the leases of `claims` alive; a failed heartbeat is followed by the next."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(every):
+            # SQLite connections belong to the thread that made them.
+            with contextlib.suppress(SpiritlevelError), Store.open(store.folder) as own_store:
+                own_store.heartbeat(claims())
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -15,15 +15,14 @@ from typing import Any
 from ...engine.sample_memory import share_gpu
 from ...errors import SpiritlevelError, require
 from ..models.registry import is_own
+from ..runs.machine import TF32
 from ..runs.results import RunResult, describe, failure
 from ..runs.running import run_one
-from ..runs.tf32 import TF32
 from ..settings.run import RunSettings
+from ..storage.claims import new_worker
 from ..storage.store import Claim, Store
-from .heartbeat import beating
-from .local import given_back
+from .local import beating, given_back
 from .progress import ProgressReporter, Watch
-from .workers import new_worker
 
 RETRIES = 3  # of a run whose worker was lost
 AHEAD = 2  # runs sent out per processor, so that none waits for the driver

@@ -18,13 +18,12 @@ from ..runs.results import failure
 from ..runs.running import repeatable, with_seconds
 from ..runs.stacked import Trained, refusal_of, train_together
 from ..runs.training_snapshots import UNFINISHED, SnapshotFile
+from ..storage.claims import new_worker
 from ..storage.store import Claim, Store
 from .groups import Group, groups_of
-from .heartbeat import beating
-from .local import given_back, work_on
+from .local import beating, given_back, work_on
 from .processes import run_processes
 from .progress import ProgressReporter, Watch, epochs_of
-from .workers import new_worker
 
 ADVICE = "Networks that train together die together: --executor local trains each of them alone."
 WAIT = 0.5  # seconds between two looks at whether another process has trained its group

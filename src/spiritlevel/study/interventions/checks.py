@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError, brief, suggestion
 
 
 def check_share(share: float, *, name: str, function: str, below_one: bool = False) -> None:
@@ -47,3 +48,15 @@ def check_labels(y: Tensor, *, num_classes: int, function: str) -> None:
 def count_of(share: float, total: int) -> int:
     """The nearest whole number; a half goes up, not to the even one."""
     return math.floor(share * total + 0.5)
+
+
+def no_such_layer(
+    name: str, there: Sequence[str], *, function: str, argument: str
+) -> SpiritlevelError:
+    """The refusal of a layer name, with the nearest that exist."""
+    paths = [path for path in there if path]
+    hint = suggestion(name, paths, most=1)
+    return SpiritlevelError(
+        f"The {argument!r} argument of {function} must name layers of the model. Got {brief(name)}."
+        f"{hint} There are: {', '.join(paths[:12])}{', ...' if len(paths) > 12 else ''}."
+    )

@@ -19,7 +19,7 @@ from typing import Any
 from ...analysis.landscape.fingerprints import of_tensors
 from ..models.registry import is_own
 from .measuring import machine
-from .network_run import NetworkRun
+from .networks import NetworkRun
 from .training_snapshots import Snapshot, SnapshotFile
 
 ALONE = ".alone"  # in the names of their files: a group's bears the name of its first run

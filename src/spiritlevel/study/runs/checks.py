@@ -12,15 +12,13 @@ from torch import Tensor, nn
 from ... import api
 from ...errors import SpiritlevelError, brief, is_out_of_memory
 from ...training.penalties.registry import check_penalty
-from ..given.checks import check_given
+from ..existing.studies import check_given
 from ..models.registry import find_factory
-from ..registry import find_task, registered_task
+from ..registry import check_code, find_task, read_task, registered_task
 from ..settings.definition import Study
 from ..settings.run import RunSettings
-from ..settings.task_arguments import read_task
-from .batch_changes import BatchChanges
+from .epochs import BatchChanges
 from .measuring import options_of
-from .named_code import check_code
 from .networks import build_model, find_start
 from .results import describe
 from .run_data import load_data

@@ -18,10 +18,10 @@ from ... import api
 from ...records import __version__
 from ..checkpoints import checkpoint_bytes
 from ..settings.run import RunSettings
-from .network_run import NetworkRun
+from .machine import TF32
+from .networks import NetworkRun
 from .outcomes import DIVERGED
 from .results import EpochRow, MeasurementRow, RunResult, failure, rows_of
-from .tf32 import TF32
 
 
 def complete(run: NetworkRun, *, together: bool = False, keep: bool = False) -> RunResult:

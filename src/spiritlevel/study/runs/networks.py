@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 import os
 import pathlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 import torch
@@ -20,7 +22,8 @@ from ..interventions import bias_shift, mask_feature_maps
 from ..models import build
 from ..settings.run import RunSettings
 from ..storage.database import DATABASE, unusable
-from .run_data import DTYPES, derived_generator
+from .results import History
+from .run_data import DTYPES, RunData, derived_generator, load_data
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LAYERS = (nn.Linear, *CONVOLUTIONS)
@@ -190,3 +193,26 @@ def _run_of(folder: pathlib.Path, seed: int) -> str:
             "will do where the study has a single run.)"
         )
     return str(found[0])
+
+
+@dataclasses.dataclass
+class NetworkRun:
+    """What a run is asked to do, what it does it with, and what it has seen so far."""
+
+    settings: RunSettings
+    data: RunData
+    model: nn.Module
+    initial: Mapping[str, Tensor]  # the weights before training, for measures that ask for them
+    history: History = dataclasses.field(default_factory=History)
+
+    @classmethod
+    def start(cls, settings: RunSettings, device: str | torch.device = "cpu") -> NetworkRun:
+        """With its data loaded and its network built, before training."""
+        data = load_data(settings, device)
+        model = build_model(settings, device)
+        return cls(settings, data, model, copy.deepcopy(model.state_dict()))
+
+    @property
+    def head(self) -> str:
+        """The layer that gives the outputs, as the study names it or as it is found."""
+        return head_path(self.model, self.settings.measure_options.head)

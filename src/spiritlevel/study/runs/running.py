@@ -14,14 +14,14 @@ from torch.nn import functional as F
 
 from ..settings.run import RunSettings
 from .attempts import Attempt, OnEpoch, at_work, current
-from .ending import Ending, finite
 from .epochs import Epochs
+from .machine import TF32
 from .measuring import complete, measure_epoch
-from .network_run import NetworkRun
+from .networks import NetworkRun
+from .outcomes import Ending, finite
 from .results import EpochRow, RunResult
 from .run_data import RunData, derived_seed
 from .tasks import run_task
-from .tf32 import TF32
 
 EVALUATED = 1024  # samples at a time
 

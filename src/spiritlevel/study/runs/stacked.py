@@ -19,19 +19,17 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
 from ..settings.run import RunSettings
-from .batch_changes import changed_batches
-from .cuda_graphs import Captured, Recorded, recordable
-from .ending import Ending, finite
-from .fused import Forward, Fused
+from .epochs import changed_batches
+from .faster_steps import Captured, Forward, Fused, Recorded, recordable
 from .measuring import measure_epoch
-from .network_run import NetworkRun
-from .networks import build_model
+from .networks import NetworkRun, build_model
+from .outcomes import Ending, finite
 from .results import EpochRow
 from .run_data import RunData, derived_generator, first_inputs, load_data, relabelled
-from .schedules import follows, rate_factor
 from .stacked_convolutions import patch_numbers, suits, use_products
 from .stacked_optimizers import StackedOptimizer
 from .step_means import EpochSteps, StepMeans
+from .steps import follows, rate_factor
 from .training_snapshots import Snapshot, SnapshotFile
 
 MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free, shared by the workers

@@ -12,16 +12,15 @@ from typing import Any
 
 from ...errors import SpiritlevelError, brief, suggestion
 from ...files.names import check_name
-from .given_networks import axes_of, read_networks
 from .interventions import InterventionSettings
 from .keys import as_mapping, check_keys, is_scalar, readers_of
 from .measuring import MeasureSettings, check_measures
-from .plain_values import check_plain
+from .networks import axes_of, read_networks
+from .plain_values import check_plain, read_yaml
 from .run import RunSettings
 from .sections import DataSettings
 from .stop import StopSettings
 from .training import TrainingSettings
-from .yaml_text import read_yaml
 
 SECTIONS = (
     *("model", "data", "training", "interventions", "stop", "measures", "measure_options"),

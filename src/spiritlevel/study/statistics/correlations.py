@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from ...errors import SpiritlevelError, brief
-from ._arrays import (
+from .intervals import FORMULAS, SWAP, Interval, bca, by_formula
+from .points import (
     Array,
     check_confidence,
     finite_points,
@@ -19,7 +20,6 @@ from ._arrays import (
     scipy_stats,
     why_undefined,
 )
-from .intervals import FORMULAS, SWAP, Interval, bca, by_formula
 from .resampling import LEFT_ONE_OUT, OF_COUNTS
 
 Kind = Literal["pearson", "spearman", "kendall"]

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ...errors import SpiritlevelError, brief
-from ._arrays import Array, finite_points, numpy, signs
 from .concordance import agreement
-from .neighbours import Grid, Settings
+from .grid import Grid, Settings
+from .points import Array, finite_points, numpy, signs
 
 Seeds = Literal["hold", "average", "axis"]
 PAIRS = 1 << 20  # that are compared at once

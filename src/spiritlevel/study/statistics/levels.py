@@ -11,11 +11,21 @@ import dataclasses
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from ._arrays import Array, finite_points, is_constant, numpy
-from .clusters import MIN_CLUSTERS, clustered, numbered, student_quantile
+from .clusters import (
+    MIN_CLUSTERS,
+    clustered,
+    doubt,
+    is_clear,
+    may_be_alike,
+    numbered,
+    over_shared,
+    student_quantile,
+    uncounted,
+    widest,
+)
 from .correlations import WEAK, Correlation, Kind, kendall, of_all, pearson, spearman
+from .points import Array, finite_points, is_constant, numpy
 from .resampling import OF_COUNTS
-from .shared import doubt, is_clear, may_be_alike, over_shared, uncounted, widest
 
 MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
 CORRELATIONS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}

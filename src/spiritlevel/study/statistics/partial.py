@@ -8,7 +8,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from ...errors import SpiritlevelError, brief
-from ._arrays import (
+from .clusters import how, in_blocks, jackknife, numbered
+from .correlations import Correlation, p_of_t, undefined
+from .intervals import FORMULAS, by_formula
+from .points import (
     MIN_POINTS,
     Array,
     check_confidence,
@@ -19,9 +22,6 @@ from ._arrays import (
     scipy_stats,
     why_undefined,
 )
-from .clusters import how, in_blocks, jackknife, numbered
-from .correlations import Correlation, p_of_t, undefined
-from .intervals import FORMULAS, by_formula
 from .resampling import pearson_of_counts
 
 NOTHING_LEFT = 1e-7  # of a unit column, after the confounders are taken out: rounding or as good as

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Iterable
 
 from ...records import aligned
-from ._arrays import Array, as_floats, finite_points, numpy, why_undefined
 from .correlations import Correlation, kendall, p_of_t, pearson, spearman
 from .intervals import percent
+from .points import Array, as_floats, finite_points, numpy, why_undefined
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,17 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ...errors import SpiritlevelError
-from ._arrays import check_confidence, finite_points
-from .changes import Pooling
+from .clusters import over_shared, sharing
 from .correlations import FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
 from .granulated import Seeds, granulated_kendall
+from .grid import Grid
 from .holm import Holm, holm
 from .levels import levels
-from .neighbours import Grid
 from .partial import partial_correlation
+from .points import check_confidence, finite_points
 from .regression import regression
-from .shared import over_shared, sharing
-from .sign_error import sign_error
+from .sign_error import Pooling, sign_error
 from .text import JUDGED, MeasureStatistics, StudyStatistics
 from .text import plain as plain
 

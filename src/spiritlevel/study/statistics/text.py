@@ -10,13 +10,13 @@ from typing import Any
 
 from ...plain_text import visible
 from ...records import aligned
+from .clusters import doubt, may_be_alike
 from .correlations import Correlation
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
 from .levels import MIN_RUNS, Levels
 from .regression import Regression
-from .shared import doubt, may_be_alike
 from .sign_error import SignError
 
 FORMAT = "spiritlevel-statistics-1"

@@ -15,9 +15,8 @@ from ...reading import parse_json
 from ..settings.definition import Study
 from ..settings.run import RunSettings
 from . import schema
-from .database import FAILURES, damaged, unusable
-from .run_states import Counts
-from .tables import selected
+from .claims import Counts
+from .database import FAILURES, damaged, selected, unusable
 
 CHECKPOINTS = "checkpoints"
 AnyStore = TypeVar("AnyStore", bound="AbstractStore")

@@ -22,17 +22,16 @@ from typing import Any
 from ...errors import SpiritlevelError
 from ...files import remove_leftovers, write_atomically
 from ...files.names import as_path
-from ..executors.workers import is_dead
 from ..runs.results import RunResult
 from ..settings.definition import Study
 from ..settings.run import RunSettings
 from . import schema
 from .abstract_store import CHECKPOINTS, AbstractStore
-from .database import DATABASE, connect, damaged, flush, stored
-from .run_states import Claim as Claim
-from .run_states import Counts as Counts
-from .snapshots import copy_store, is_writable
-from .value_types import check_values
+from .claims import Claim as Claim
+from .claims import Counts as Counts
+from .claims import is_dead
+from .copies import copy_store, is_writable
+from .database import DATABASE, check_values, connect, damaged, flush, stored
 
 DEFINITION = "study.json"
 CHECKPOINT = "checkpoint:"  # and a run's id: the entry with size and checksum of its weights

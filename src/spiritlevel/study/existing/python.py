@@ -28,10 +28,9 @@ from ..settings.keys import readers_of
 from ..settings.measuring import MeasureSettings
 from ..settings.run import RunSettings
 from ..storage.integrity import check_database
-from .checks import SAME_WEIGHTS, check_number
 from .columns import CHECKPOINT, SEED, Roles, Table, read_networks
-from .control import open_store
 from .measuring import IN_PYTHON, Subject, fingerprint, measured, state_of
+from .studies import SAME_WEIGHTS, check_number, open_store
 
 Given = nn.Module | str | os.PathLike[str]
 

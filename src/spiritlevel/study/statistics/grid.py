@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError, brief
-from ._arrays import Array, numpy
+from .points import Array, numpy
 
 ABSENT = "(absent)"  # a run without this hyperparameter, such as the momentum of Adam
 

@@ -19,13 +19,12 @@ from ...model.batches import map_tensors
 from ..checkpoints import load_checkpoint
 from ..data.samples import in_batches, load_samples
 from ..models.registry import build
-from ..registry import task
+from ..registry import read_task, task
 from ..runs.outcomes import DIVERGED, MEASURED
 from ..runs.results import MeasurementRow, RunResult, rows_of
 from ..runs.run_data import DTYPES, whole_test
 from ..runs.tasks import number_row, task_result
 from ..settings.run import RunSettings
-from ..settings.task_arguments import read_task
 
 TASK = "measure_network"
 IN_PYTHON = "network_in_python"  # the task of networks that no file holds

@@ -1,13 +1,16 @@
-"""Names of workers, from which one can tell whether their process is still alive."""
+"""Which worker has which run: claims, the states of runs, and names of workers."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import pathlib
 import platform
 import uuid
+
+from ..settings.run import RunSettings
 
 
 def new_worker() -> str:
@@ -52,3 +55,33 @@ def _birth(pid: int) -> str:
         return ""
     fields = text.rpartition(")")[2].split()  # the command's name may contain spaces
     return "ended" if fields[0] in "ZX" else fields[19]
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A run that one worker has taken; `attempt` tells a later taker from an earlier one."""
+
+    settings: RunSettings
+    id: str
+    worker: str
+    attempt: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """How many runs are in each state."""
+
+    pending: int = 0
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of runs."""
+        return self.pending + self.running + self.done + self.failed
+
+    @property
+    def remaining(self) -> int:
+        """Not ended in one way or the other."""
+        return self.pending + self.running
