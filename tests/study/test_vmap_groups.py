@@ -14,7 +14,6 @@ from spiritlevel.study.executors import groups, vmap
 from spiritlevel.study.runs import stacked, training_snapshots
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.storage.claims import new_worker
-from spiritlevel.study.storage.meta import read_entry
 from study.tiny_study import lasting, tiny
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
@@ -137,7 +136,7 @@ def help_out(folder: str) -> None:
 def test_one_process_trains_and_two_measure(tmp_path, whole):
     with Store.create(tmp_path, study()) as store:
         groups.groups_of(store)
-        assert len(read_entry(store, groups.KEY)) == 1
+        assert len(store.entry(groups.KEY)) == 1
     processes = [forks().Process(target=help_out, args=(str(tmp_path),)) for _ in range(2)]
     for process in processes:
         process.start()
@@ -206,7 +205,7 @@ def test_failed_members_are_measured_again(tmp_path, whole, epochs, monkeypatch)
 def test_a_group_is_cut_into_parts_for_several_workers(tmp_path, sizes):
     with Store.create(tmp_path, study()) as store:
         vmap.work_together(store, workers=2)
-        assert [len(group) for group in read_entry(store, groups.KEY)] == [3, 3]
+        assert [len(group) for group in store.entry(groups.KEY)] == [3, 3]
     assert sizes == [3, 3]
 
 
@@ -225,7 +224,7 @@ def test_two_processes_that_start_at_once_agree(tmp_path):
         first = groups.groups_of(store, workers=1)
         # The other had formed its groups before the first had recorded its own.
         formed = groups._formed(store.settings(), 2, "cpu")
-        assert groups._added(read_entry(store, groups.KEY), formed) == read_entry(store, groups.KEY)
+        assert groups._added(store.entry(groups.KEY), formed) == store.entry(groups.KEY)
         assert groups.groups_of(store, workers=2) == first
 
 

@@ -17,7 +17,6 @@ from ...errors import SpiritlevelError, is_out_of_memory
 from ..runs.networks import build_model
 from ..runs.stacked import group_key, members_that_fit, refusal
 from ..settings.run import RunSettings
-from ..storage.meta import read_entry, update_entry
 from ..storage.store import Store
 from .processes import workers_per_gpu
 
@@ -34,11 +33,11 @@ def groups_of(store: Store, *, workers: int = 1, device: str = "cpu") -> dict[st
     """
     runs = {run.id: run for run in store.settings()}
     not_done = {id_ for id_, state in store.states().items() if state != "done"}
-    recorded = _by_run(read_entry(store, KEY) or [])
+    recorded = _by_run(store.entry(KEY) or [])
     without = [run for id_, run in runs.items() if id_ in not_done and id_ not in recorded]
     if without:
         new = _formed(without, workers, device)
-        recorded = _by_run(update_entry(store, KEY, lambda before: _added(before or [], new)))
+        recorded = _by_run(store.update_entry(KEY, lambda before: _added(before or [], new)))
     return {id_: tuple(runs[each] for each in recorded[id_]) for id_ in not_done}
 
 

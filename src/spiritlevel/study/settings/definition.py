@@ -13,7 +13,7 @@ from typing import Any
 from ...errors import SpiritlevelError, brief, suggestion
 from ...files.names import check_name
 from .interventions import InterventionSettings
-from .keys import as_mapping, check_keys, is_scalar, readers_of
+from .keys import as_mapping, check_keys, is_scalar, must_be, readers_of
 from .measuring import MeasureSettings, check_measures
 from .networks import axes_of, read_networks
 from .plain_values import check_plain, read_yaml
@@ -257,11 +257,13 @@ def _grid(given: object) -> dict[str, list[Any]]:
     grid = as_mapping("grid", given)
     for key, values in grid.items():
         place(key)
-        if not isinstance(values, list | tuple):
-            raise SpiritlevelError(
-                f"The study's grid.{key} must be a list of values. Got {brief(values)}. "
-                f"Put a single value under its section, or write [{values!r}]."
-            )
+        must_be(
+            isinstance(values, list | tuple),
+            f"grid.{key}",
+            values,
+            "a list of values",
+            f"Put a single value under its section, or write [{values!r}].",
+        )
         if not values:
             raise SpiritlevelError(
                 f"The study's grid.{key} must have at least one value. Got an empty list, which "

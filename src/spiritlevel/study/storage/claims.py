@@ -8,9 +8,95 @@ import functools
 import os
 import pathlib
 import platform
+import sqlite3
+import time
 import uuid
 
 from ..settings.run import RunSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A run that one worker has taken; `attempt` tells a later taker from an earlier one."""
+
+    settings: RunSettings
+    id: str
+    worker: str
+    attempt: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """How many runs are in each state."""
+
+    pending: int = 0
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of runs."""
+        return self.pending + self.running + self.done + self.failed
+
+    @property
+    def remaining(self) -> int:
+        """Not ended in one way or the other."""
+        return self.pending + self.running
+
+
+# -- statements within a transaction ---------------------------------------------------------------
+
+
+def take(connection: sqlite3.Connection, worker: str, id_: str) -> Claim:
+    """Give a run to a worker."""
+    settings, axes, attempt = connection.execute(
+        "SELECT settings, axes, attempt FROM runs WHERE id = ?", (id_,)
+    ).fetchone()
+    now = time.time()
+    connection.execute(
+        "UPDATE runs SET status = 'running', worker = ?, heartbeat = ?, started = ?, "
+        "attempt = attempt + 1, error = NULL WHERE id = ?",
+        (worker, now, now, id_),
+    )
+    return Claim(RunSettings.from_json(settings, axes), id_, worker, attempt + 1)
+
+
+def update_claimed(connection: sqlite3.Connection, claim: Claim, **values: object) -> bool:
+    """Set columns of a run, unless it was taken over meanwhile."""
+    updated = connection.execute(
+        f"UPDATE runs SET {', '.join(f'{name} = ?' for name in values)} "
+        "WHERE id = ? AND worker = ? AND attempt = ? AND status = 'running'",
+        (*values.values(), claim.id, claim.worker, claim.attempt),
+    )
+    return updated.rowcount == 1
+
+
+def release_lost(connection: sqlite3.Connection, lease: float) -> None:
+    """Let the runs of workers wait again that have ended, or were silent for so many seconds."""
+    oldest = time.time() - lease
+    lost = [
+        (id_,)
+        for id_, worker, heartbeat in connection.execute(
+            "SELECT id, worker, heartbeat FROM runs WHERE status = 'running'"
+        )
+        if heartbeat < oldest or is_dead(worker)
+    ]
+    connection.executemany(
+        "UPDATE runs SET status = 'pending', worker = NULL, heartbeat = NULL, "
+        "deaths = deaths + 1 WHERE id = ?",
+        lost,
+    )
+
+
+def number_of_machine(connection: sqlite3.Connection, description: str) -> int:
+    """The number of a machine in the store, which it gets at its first run."""
+    connection.execute("INSERT OR IGNORE INTO machines (description) VALUES (?)", (description,))
+    found = connection.execute("SELECT id FROM machines WHERE description = ?", (description,))
+    return int(found.fetchone()[0])
+
+
+# -- names of workers ------------------------------------------------------------------------------
 
 
 def new_worker() -> str:
@@ -55,33 +141,3 @@ def _birth(pid: int) -> str:
         return ""
     fields = text.rpartition(")")[2].split()  # the command's name may contain spaces
     return "ended" if fields[0] in "ZX" else fields[19]
-
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """A run that one worker has taken; `attempt` tells a later taker from an earlier one."""
-
-    settings: RunSettings
-    id: str
-    worker: str
-    attempt: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """How many runs are in each state."""
-
-    pending: int = 0
-    running: int = 0
-    done: int = 0
-    failed: int = 0
-
-    @property
-    def total(self) -> int:
-        """The number of runs."""
-        return self.pending + self.running + self.done + self.failed
-
-    @property
-    def remaining(self) -> int:
-        """Not ended in one way or the other."""
-        return self.pending + self.running

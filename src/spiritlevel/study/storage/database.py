@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import pathlib
@@ -25,6 +26,22 @@ DAMAGED = ("malformed", "not a database", "no such table", "no such column", "co
 # A damaged file also makes Python fail to decode what SQLite says about it.
 FAILURES = (sqlite3.Error, UnicodeDecodeError)
 PATIENCE = 60.0  # seconds to wait for another process that writes
+TYPES = {  # of a column, and of the values that it may hold
+    "TEXT": ("text",),
+    "INTEGER": ("integer",),
+    "REAL": ("real", "integer"),
+}
+JSON = {("runs", "settings"), ("runs", "axes"), ("machines", "description")}
+KEYS = """
+    SELECT DISTINCT (
+        SELECT coalesce(group_concat(key, ','), '')
+        FROM (SELECT key FROM json_each(runs.axes) ORDER BY key)
+    ) FROM runs
+"""
+NESTED = """
+    SELECT count(*) FROM runs, json_each(runs.axes)
+    WHERE json_each.type IN ('array', 'object', 'null')
+"""
 
 
 def unusable(folder: pathlib.Path, error: Exception) -> SpiritlevelError:
@@ -49,14 +66,35 @@ def damaged(folder: pathlib.Path, problem: str) -> SpiritlevelError:
     )
 
 
+@contextlib.contextmanager
+def explained(folder: pathlib.Path) -> Iterator[None]:
+    """Failures of the database say what to do."""
+    try:
+        yield
+    except FAILURES as error:
+        raise unusable(folder, error) from error
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, folder: pathlib.Path) -> Iterator[None]:
+    """All statements or none."""
+    with explained(folder):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
 def connect(folder: pathlib.Path) -> sqlite3.Connection:
     """Open the file, or refuse one that this version does not know, untouched."""
     path = folder / DATABASE
-    try:
+    with explained(folder), contextlib.ExitStack() as undo:
         connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    except sqlite3.Error as error:
-        raise unusable(folder, error) from error
-    try:
+        undo.callback(connection.close)
         # Before anything is written: a store of a newer version stays as it is.
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > schema.VERSION:
@@ -68,13 +106,28 @@ def connect(folder: pathlib.Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-    except FAILURES as error:
-        connection.close()
-        raise unusable(folder, error) from error
-    except BaseException:
-        connection.close()
-        raise
+        undo.pop_all()
     return connection
+
+
+def bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """Make the tables, or those that an older store lacks; rows stay as they are."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version == schema.VERSION:  # nothing is written, not even the number
+        return
+    steps: list[Sequence[str]] = [
+        schema.UPGRADES[each] for each in range(version, schema.VERSION) if version
+    ]
+    for statement in itertools.chain(*(steps or [schema.TABLES])):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+
+
+def problems(connection: sqlite3.Connection) -> list[str]:
+    """What is wrong with the file: damaged pages, missing tables."""
+    checked = [text for [text] in connection.execute("PRAGMA quick_check") if text != "ok"]
+    tables = {name for [name] in connection.execute("SELECT name FROM sqlite_master")}
+    return checked + [f"no table {name!r}" for name in schema.ORDER if name not in tables]
 
 
 def flush(path: pathlib.Path) -> None:
@@ -116,43 +169,45 @@ def selected(
         yield dict(zip(names, map(loaded, row), strict=True))
 
 
-TYPES = {  # of a column, and of the values that it may hold
-    "TEXT": ("text",),
-    "INTEGER": ("integer",),
-    "REAL": ("real", "integer"),
-}
-JSON = {("runs", "settings"), ("runs", "axes"), ("machines", "description")}
-KEYS = """
-    SELECT DISTINCT (
-        SELECT coalesce(group_concat(key, ','), '')
-        FROM (SELECT key FROM json_each(runs.axes) ORDER BY key)
-    ) FROM runs
-"""
-NESTED = """
-    SELECT count(*) FROM runs, json_each(runs.axes)
-    WHERE json_each.type IN ('array', 'object', 'null')
-"""
+def replace_rows(
+    connection: sqlite3.Connection, table: str, run: str, rows: Sequence[object]
+) -> None:
+    """Put these rows of a run in the place of those that it has."""
+    columns = schema.COLUMNS[table]
+    connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
+    marks = ", ".join("?" * (len(columns) + 1))
+    connection.executemany(
+        f"INSERT INTO {table} (run, {', '.join(columns)}) VALUES ({marks})",
+        [(run, *(stored(getattr(row, column)) for column in columns)) for row in rows],
+    )
 
 
 def check_values(connection: sqlite3.Connection, folder: pathlib.Path) -> None:
     """Refuse a store with values of other types; one pass over each table, inside SQLite."""
     try:
-        for table, columns in _columns().items():
-            tests = {name: _test(table, name, *kind) for name, kind in columns.items()}
-            row = connection.execute(f"SELECT {', '.join(tests.values())} FROM {table}").fetchone()
-            wrong = [name for name, is_wrong in zip(tests, row, strict=True) if is_wrong]
-            if wrong:
-                raise damaged(folder, f"the column {wrong[0]!r} of {table!r} holds other values")
-        if connection.execute(NESTED).fetchone()[0]:
-            raise damaged(folder, "the axes of a run hold lists or mappings")
-        study = connection.execute("SELECT value FROM meta WHERE key = 'study'").fetchone()
-        keys = [key for [key] in connection.execute(KEYS)]
-        if study is None or keys != ([",".join(sorted(_axes(study[0])))] if keys else []):
-            raise damaged(folder, "the axes of a run are not those of the study")
+        with explained(folder):
+            problem = _wrong_values(connection)
     except Misread as error:
-        raise damaged(folder, str(error)) from error
-    except FAILURES as error:
-        raise unusable(folder, error) from error
+        problem = str(error)
+    if problem:
+        raise damaged(folder, problem)
+
+
+def _wrong_values(connection: sqlite3.Connection) -> str:
+    """What is wrong with them, or ""."""
+    for table, columns in _columns().items():
+        tests = {name: _test(table, name, *kind) for name, kind in columns.items()}
+        row = connection.execute(f"SELECT {', '.join(tests.values())} FROM {table}").fetchone()
+        wrong = [name for name, is_wrong in zip(tests, row, strict=True) if is_wrong]
+        if wrong:
+            return f"the column {wrong[0]!r} of {table!r} holds other values"
+    if connection.execute(NESTED).fetchone()[0]:
+        return "the axes of a run hold lists or mappings"
+    study = connection.execute("SELECT value FROM meta WHERE key = 'study'").fetchone()
+    keys = [key for [key] in connection.execute(KEYS)]
+    if study is None or keys != ([",".join(sorted(_axes(study[0])))] if keys else []):
+        return "the axes of a run are not those of the study"
+    return ""
 
 
 def _axes(study: str) -> list[str]:

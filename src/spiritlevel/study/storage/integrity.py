@@ -24,11 +24,12 @@ from ..runs.run_data import forget_data
 from ..runs.training_snapshots import remove_snapshots
 from ..settings.run import RunSettings
 from .database import damaged
-from .meta import read_entry, update_entry
 from .store import CHECKPOINT, Store
 
 MOST_LISTED = 5  # runs in an error's text
 CHUNK = 2**20
+KEY = "data"  # of the store's entry with the contents of data files
+Content = dict[str, object]  # bytes and sha256
 
 
 def check_database(store: Store) -> None:
@@ -37,7 +38,7 @@ def check_database(store: Store) -> None:
         raise damaged(store.folder, problems[0])
     try:
         name = store.study.name
-        wrong = {run.id for run in store.settings()} - store.ids()
+        wrong = {run.id for run in store.settings()} - store.states().keys()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(store.folder, f"its settings cannot be read ({error})") from error
     if wrong:
@@ -78,7 +79,8 @@ def _problem(path: pathlib.Path, recorded: Mapping[str, Any] | None) -> str:
             return "" if _is_complete(path, size) else "damaged"
         if size != recorded["bytes"]:
             return f"damaged, {size} of {recorded['bytes']} bytes"
-        return "" if checksum(path) == recorded["sha256"] else "damaged, other content"
+        now = _of_files(path.parent, [path])
+        return "" if now == recorded else "damaged, other content"
     except FileNotFoundError:
         return "missing"
     except OSError as error:
@@ -99,20 +101,6 @@ def _is_complete(path: pathlib.Path, size: int) -> bool:
             return False
 
 
-def checksum(path: pathlib.Path) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-KEY = "data"  # of the entry among what the store knows of the study
-CHUNK = 2**20
-Content = dict[str, object]  # bytes and sha256
-
-
 def check_data(store: Store) -> None:
     """Refuse files with other content than finished runs were made with; remember the others.
 
@@ -123,7 +111,7 @@ def check_data(store: Store) -> None:
     finished = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
     runs = store.settings()
     used = _names(run for run in runs if run.id in finished)
-    recorded: dict[str, Content] = read_entry(store, KEY) or {}
+    recorded: dict[str, Content] = store.entry(KEY) or {}
     now = {
         name: identity for name in sorted(_names(runs)) if (identity := content(name)) is not None
     }
@@ -140,7 +128,7 @@ def check_data(store: Store) -> None:
     if any(recorded[name] != now[name] for name in recorded.keys() & now.keys()):
         remove_snapshots(store.folder)  # trained in part on what is no longer there
     if recorded | now != recorded:
-        update_entry(store, KEY, lambda before: (before or {}) | now)
+        store.update_entry(KEY, lambda before: (before or {}) | now)
 
 
 def content(name: str) -> Content | None:
