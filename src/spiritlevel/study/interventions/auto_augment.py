@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import SpiritlevelError, brief, require
+from ...errors import SpiritlevelError, require
+from ...need import need, one_of
 from .augmentation import Augmentation
 from .checks import check_images
 
@@ -61,11 +62,8 @@ def auto_augment(policy: str = "cifar10") -> Augmentation:
     Images are RGB in [0, 1] and stay so. Moves, shears and turns go either way, as in the authors'
     code. Usually comes after `crop_flip`.
     """
-    if policy not in POLICIES:
-        raise SpiritlevelError(
-            f"The 'policy' argument of auto_augment must be one of {', '.join(POLICIES)}. "
-            f"Got {brief(policy)}."
-        )
+    known = one_of(POLICIES)
+    need("policy", policy, known, f"one of {', '.join(POLICIES)}", of="auto_augment")
     by_name = operations()
     pairs = parse_policy(POLICIES[policy])
 

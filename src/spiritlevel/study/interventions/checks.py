@@ -9,17 +9,14 @@ import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError, brief, suggestion
+from ...need import need, number
 
 
 def check_share(share: float, *, name: str, function: str, below_one: bool = False) -> None:
     """A number from 0 to 1."""
-    is_right = isinstance(share, int | float) and 0 <= share <= 1 and not (below_one and share == 1)
-    if not is_right:
-        need = "at least 0 and below 1" if below_one else "from 0 to 1"
-        raise SpiritlevelError(
-            f"The {name!r} argument of {function} must be a number {need}. Got {brief(share)}. "
-            "For example 0.3 for 30 %."
-        )
+    wanted = "at least 0 and below 1" if below_one else "from 0 to 1"
+    test = number(least=0, below=1) if below_one else number(least=0, most=1)
+    need(name, share, test, f"a number {wanted}", "For example 0.3 for 30 %.", of=function)
 
 
 def check_images(x: Tensor, *, function: str) -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError
+from ...need import need, one_of
 from .checks import check_images, check_labels
 
 CORNERS = ("bottom-left", "bottom-right", "top-left", "top-right")
@@ -73,11 +74,7 @@ def _paste(x: Tensor, patches: Tensor, corner: str) -> Tensor:
 
 
 def _check(x: Tensor, patches: Tensor, corner: str, *, function: str) -> None:
-    if corner not in CORNERS:
-        raise SpiritlevelError(
-            f"The 'corner' argument of {function} must be one of {', '.join(CORNERS)}. "
-            f"Got {brief(corner)}."
-        )
+    need("corner", corner, one_of(CORNERS), f"one of {', '.join(CORNERS)}", of=function)
     check_images(x, function=function)
     channels, height, width = x.shape[1:]
     fits = (

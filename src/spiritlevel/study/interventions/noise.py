@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError
+from ...need import need, number, one_of
 from .checks import check_labels, check_share, count_of
 
 
@@ -16,11 +15,11 @@ def input_noise(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
 
     Paper 001 states the *variance* in its section 6 (0.5 is std=0.707) and σ in its Figure 9.
     """
-    if not (isinstance(std, int | float) and std >= 0 and math.isfinite(std)):
-        raise SpiritlevelError(
-            "The 'std' argument of input_noise must be a finite number of at least 0. "
-            f"Got {brief(std)}. For a variance v give v ** 0.5."
-        )
+    need(
+        *("std", std, number(least=0), "a finite number of at least 0"),
+        "For a variance v give v ** 0.5.",
+        of="input_noise",
+    )
     if not x.is_floating_point():
         raise SpiritlevelError(
             f"The inputs given to input_noise must be floats. Got {x.dtype}. Token ids have no "
@@ -52,17 +51,16 @@ def label_noise(
     3
     """
     check_share(share, name="share", function="label_noise")
-    if kind not in KINDS:
-        raise SpiritlevelError(
-            "The 'kind' argument of label_noise must be 'replace' or 'shuffle'. Got "
-            f"{brief(kind)}. 'replace' makes every drawn label wrong, 'shuffle' keeps the class "
-            "counts."
-        )
-    if num_classes < 2:
-        raise SpiritlevelError(
-            "The 'num_classes' argument of label_noise must be at least 2. Got "
-            f"{brief(num_classes)}. With one class no label can be wrong."
-        )
+    need(
+        *("kind", kind, one_of(KINDS), "'replace' or 'shuffle'"),
+        "'replace' makes every drawn label wrong, 'shuffle' keeps the class counts.",
+        of="label_noise",
+    )
+    need(
+        *("num_classes", num_classes, lambda v: v >= 2, "at least 2"),
+        "With one class no label can be wrong.",
+        of="label_noise",
+    )
     check_labels(y, num_classes=num_classes, function="label_noise")
     device = generator.device
     drawn = torch.randperm(len(y), generator=generator, device=device)[: count_of(share, len(y))]

@@ -9,7 +9,6 @@ and the check that a value given for it must pass:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -207,11 +206,15 @@ class SettingsSection:
 
 
 # By section: a study of a thousand runs asks for them several thousand times.
-@functools.cache
-def readers_of(section: type) -> Mapping[str, Reader]:
+_READERS: dict[type, Mapping[str, Reader]] = {}
+
+
+def readers_of(section: type[SettingsSection]) -> Mapping[str, Reader]:
     """The keys a person may write in this section, with what reads each."""
-    fields = dataclasses.fields(section)
-    return {each.name: each.metadata[CHECK] for each in fields if CHECK in each.metadata}
+    if section not in _READERS:
+        fields = [each for each in dataclasses.fields(section) if CHECK in each.metadata]
+        _READERS[section] = {each.name: each.metadata[CHECK] for each in fields}
+    return _READERS[section]
 
 
 def read_section(

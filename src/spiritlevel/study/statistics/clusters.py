@@ -20,14 +20,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .correlations import Correlation, Kind, of_all, undefined
-from .intervals import Interval, by_formula
+from .correlations import Correlation, Kind, defined, of_all, undefined
+from .intervals import NO_INTERVAL, Interval, by_formula
 from .points import (
     Array,
     Indices,
+    Numbers,
     check_confidence,
     finite_points,
     numpy,
@@ -42,8 +43,8 @@ ALMOST = 1.0 - 1e-9  # Fisher's z of a perfect correlation is infinite
 
 
 def clustered(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
+    values: Numbers,
+    target: Numbers,
     clusters: Sequence[Hashable],
     *,
     kind: Kind = "spearman",
@@ -66,33 +67,31 @@ def clustered(
     check_confidence(confidence)
     points = finite_points(values=values, target=target)
     x, y = points.columns
-    reason = why_undefined(points, measure=x, target=y)
-    if reason:
-        return undefined(kind, reason, n=points.n, excluded=points.excluded, confidence=confidence)
+    if reason := why_undefined(points, measure=x, target=y):
+        return undefined(kind, reason, points, confidence)
     places, num = numbered([clusters[place] for place in points.kept])
-    value = of_all(kind, x, y)
+    found = defined(kind, of_all(kind, x, y), NO_INTERVAL, math.nan, points, "none", confidence)
     blocks = in_blocks(places)
     left = 1.0 - numpy().eye(int(blocks.max()) + 1)  # a row leaves out a block
-    without = OF_COUNTS[kind](x, y, left[:, blocks])
-    ends, p = jackknife(value, without, kind=kind, confidence=confidence, called=called)
-    return Correlation(
-        kind,
-        value,
-        ends.low,
-        ends.high,
-        p,
-        points.n,
-        points.excluded,
-        how(num, called),
-        confidence,
-        reason=ends.reason,
+    return jackknifed(found, OF_COUNTS[kind](x, y, left[:, blocks]), num, kind, called)
+
+
+def jackknifed(
+    found: Correlation, left_out: Array, num: int, kind: Kind, called: str = "settings"
+) -> Correlation:
+    """The coefficient with interval and p from its values without each of `num` clusters."""
+    ends, p = jackknife(
+        found.value, left_out, kind=kind, confidence=found.confidence, called=called
+    )
+    return dataclasses.replace(
+        found,
+        low=ends.low,
+        high=ends.high,
+        p=p,
+        interval_method=f"jackknife over {num} {called}, Fisher z",
+        reason="; ".join(filter(None, [found.reason, ends.reason])),
         clusters=num,
     )
-
-
-def how(num: int, called: str = "settings") -> str:
-    """The method, in words."""
-    return f"jackknife over {num} {called}, Fisher z"
 
 
 def numbered(clusters: Sequence[Hashable]) -> tuple[Indices, int]:
@@ -145,14 +144,14 @@ def _none(reason: str) -> tuple[Interval, float]:
     return Interval(math.nan, math.nan, reason), math.nan
 
 
-Group = tuple[str, ...]  # the values that its runs share
+Shared = tuple[str, ...]  # the values that its runs share
 MOST_AXES = 3  # at once; two nearly always have four pairs of values between them
 SEED = "seed"  # as a name of what runs share
 
 
 def over_shared(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
+    values: Numbers,
+    target: Numbers,
     axes: Mapping[str, Sequence[object]],
     *,
     seeds: Sequence[object] = (),
@@ -180,7 +179,7 @@ def over_shared(
 
 def groups_that_share(
     axes: Mapping[str, Sequence[object]], seeds: Sequence[object] = ()
-) -> dict[str, list[Group]]:
+) -> dict[str, list[Shared]]:
     """The group of each run by the axes that its groups share, and by the seed."""
     return coarsest(axes) | _by_seed(seeds)
 
@@ -224,7 +223,7 @@ def widest(found: Mapping[str, Correlation]) -> str:
     return max(known, key=lambda name: known[name].high - known[name].low, default="")
 
 
-def coarsest(axes: Mapping[str, Sequence[object]]) -> dict[str, list[Group]]:
+def coarsest(axes: Mapping[str, Sequence[object]]) -> dict[str, list[Shared]]:
     """The group of each run, by the axes that groups share: as few axes as give groups enough.
 
     An interval over coarse groups is right for finer ones too, but not the other way round.
@@ -233,7 +232,7 @@ def coarsest(axes: Mapping[str, Sequence[object]]) -> dict[str, list[Group]]:
     >>> list(coarsest(axes))  # two batch sizes are too few, and both together are the settings
     ['lr']
     """
-    chosen: dict[tuple[str, ...], list[Group]] = {}
+    chosen: dict[tuple[str, ...], list[Shared]] = {}
     num_settings = _number(axes, tuple(axes))
     for names in _subsets(list(axes)):
         if any(set(each) <= set(names) for each in chosen):
@@ -261,8 +260,8 @@ def uncounted(
     return (*(name for name in axes if 1 < _number(axes, (name,)) < num_settings), *few)
 
 
-def _by_seed(seeds: Sequence[object]) -> dict[str, list[Group]]:
-    groups: list[Group] = [(str(seed),) for seed in seeds]
+def _by_seed(seeds: Sequence[object]) -> dict[str, list[Shared]]:
+    groups: list[Shared] = [(str(seed),) for seed in seeds]
     return {SEED: groups} if MIN_CLUSTERS <= len(set(groups)) < len(groups) else {}
 
 
@@ -275,5 +274,5 @@ def _number(axes: Mapping[str, Sequence[object]], names: Sequence[str]) -> int:
     return len(set(_groups(axes, names)))
 
 
-def _groups(axes: Mapping[str, Sequence[object]], names: Sequence[str]) -> list[Group]:
+def _groups(axes: Mapping[str, Sequence[object]], names: Sequence[str]) -> list[Shared]:
     return [tuple(map(str, each)) for each in zip(*(axes[name] for name in names), strict=True)]

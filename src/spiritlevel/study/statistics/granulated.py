@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from ...errors import SpiritlevelError, brief
 from .concordance import agreement
 from .grid import Grid, Settings
-from .points import Array, finite_points, numpy, signs
+from .points import Array, Numbers, finite_points, numpy, signs
 
 Seeds = Literal["hold", "average", "axis"]
 PAIRS = 1 << 20  # that are compared at once
@@ -45,8 +45,8 @@ class GranulatedKendall:
 
 
 def granulated_kendall(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
+    values: Numbers,
+    target: Numbers,
     settings: Settings | Grid,
     *,
     seeds: Seeds = "hold",

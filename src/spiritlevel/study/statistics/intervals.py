@@ -46,6 +46,9 @@ class Interval:
     reason: str = ""
 
 
+NO_INTERVAL = Interval(math.nan, math.nan)
+
+
 def by_formula(
     kind: str, value: float, n: int, *, confidence: float = 0.95, given: int = 0
 ) -> Interval:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from .clusters import (
     MIN_CLUSTERS,
@@ -23,12 +23,11 @@ from .clusters import (
     uncounted,
     widest,
 )
-from .correlations import WEAK, Correlation, Kind, kendall, of_all, pearson, spearman
-from .points import Array, finite_points, is_constant, numpy
+from .correlations import COEFFICIENTS, WEAK, Correlation, Kind, of_all
+from .points import Array, Numbers, finite_points, is_constant, numpy
 from .resampling import OF_COUNTS
 
 MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
-CORRELATIONS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,8 +178,8 @@ class Levels:
 
 
 def levels(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
+    values: Numbers,
+    target: Numbers,
     settings: Sequence[Hashable],
     *,
     axes: Mapping[str, Sequence[object]] | None = None,
@@ -213,7 +212,7 @@ def levels(
     places, num = numbered(names)
     members = [numpy().flatnonzero(places == group) for group in range(num)]
     means = [[float(column[group].mean()) for group in members] for column in (x, y)]
-    correlation = CORRELATIONS[kind]
+    correlation = COEFFICIENTS[kind]
     return Levels(
         pooled=correlation(values, target, confidence=confidence),
         clustered=clustered(values, target, settings, kind=kind, confidence=confidence),

@@ -22,13 +22,13 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Literal
 
 from ...errors import SpiritlevelError, brief
 from .concordance import agreement
 from .grid import Grid, Settings
-from .points import Array, finite_points, numpy, signs
+from .points import Array, Numbers, finite_points, numpy, signs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +65,8 @@ class SignError:
 
 
 def sign_error(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
+    values: Numbers,
+    target: Numbers,
     settings: Settings | Grid,
     *,
     num_test: int | None = None,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ...errors import SpiritlevelError
 from .clusters import over_shared, sharing
-from .correlations import FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
+from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
 from .granulated import Seeds, granulated_kendall
 from .grid import Grid
 from .holm import Holm, holm
@@ -22,7 +22,6 @@ from .sign_error import Pooling, sign_error
 from .text import JUDGED, MeasureStatistics, StudyStatistics
 from .text import plain as plain
 
-KINDS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
 LEVELS: tuple[Literal["pearson", "spearman"], ...] = ("pearson", "spearman")
 PARTIALS = ("partial_pearson", "partial_spearman")
 
@@ -68,43 +67,39 @@ def summary(
     for name, values in _columns([row["measures"] for row in rows]).items():
         # A measure that is a confounder too is judged given the other confounders.
         others = {other: column for other, column in confounders.items() if other != name}
+        pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
+        again: dict[str, Any] = {"interval": "bca", "resamples": resamples, "seed": seed}
+        partial = {
+            kind: partial_correlation(confounders=others, kind=kind, clusters=clusters, **pair)
+            for kind in LEVELS
+            if others
+        }
         measures[name] = MeasureStatistics(
             name=name,
-            pearson=pearson(values, target, confidence=confidence),
-            spearman=spearman(values, target, confidence=confidence),
-            kendall=kendall(values, target, confidence=confidence),
-            bootstrap=_bootstrap(values, target, confidence, resamples, seed),
-            partial_pearson=_partial("pearson", values, target, others, confidence, clusters),
-            partial_spearman=_partial("spearman", values, target, others, confidence, clusters),
-            regression=regression(values, target, confidence=confidence),
+            pearson=pearson(**pair),
+            spearman=spearman(**pair),
+            kendall=kendall(**pair),
+            bootstrap={k: of(**pair, **again) for k, of in COEFFICIENTS.items() if resamples},
+            partial_pearson=partial.get("pearson"),
+            partial_spearman=partial.get("spearman"),
+            regression=regression(**pair),
             granulated=granulated_kendall(values, target, settings, seeds=seeds, seed_key=seed_key),
             sign_error=sign_error(
-                values,
-                target,
-                settings,
+                *(values, target, settings),
                 num_test=num_test,
                 loss_range=loss_range,
                 pooling=pooling,
                 min_effective=min_effective,
                 seed_key=seed_key,
             ),
-            levels={}
-            if clusters is None
-            else {
-                kind: levels(
-                    *(values, target, clusters),
-                    axes=axes,
-                    seeds=given_seeds,
-                    kind=kind,
-                    confidence=confidence,
-                )
+            levels={
+                kind: levels(settings=clusters, axes=axes, seeds=given_seeds, kind=kind, **pair)
                 for kind in LEVELS
+                if clusters is not None
             },
-            shared=over_shared(values, target, axes, confidence=confidence)
-            if clusters is None
-            else {},
+            shared=over_shared(axes=axes, **pair) if clusters is None else {},
         )
-    families = {kind: holm(_p_values(measures, kind)) for kind in (*KINDS, *PARTIALS)}
+    families = {kind: holm(_p_values(measures, kind)) for kind in (*COEFFICIENTS, *PARTIALS)}
     families[JUDGED] = holm({name: row.judged_by.p for name, row in measures.items()})
     return StudyStatistics(
         measures={name: _judged(row, families) for name, row in measures.items()},
@@ -148,38 +143,6 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """By name, in order of appearance; None where a run lacks it."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _bootstrap(
-    values: list[float | None],
-    target: list[float | None],
-    confidence: float,
-    resamples: int,
-    seed: int,
-) -> dict[str, Correlation]:
-    if resamples == 0:
-        return {}
-    return {
-        kind: correlation(
-            values, target, confidence=confidence, interval="bca", resamples=resamples, seed=seed
-        )
-        for kind, correlation in KINDS.items()
-    }
-
-
-def _partial(
-    kind: Literal["pearson", "spearman"],
-    values: list[float | None],
-    target: list[float | None],
-    confounders: Mapping[str, list[float | None]],
-    confidence: float,
-    clusters: Sequence[str] | None,
-) -> Correlation | None:
-    if not confounders:
-        return None
-    return partial_correlation(
-        values, target, confounders, kind=kind, confidence=confidence, clusters=clusters
-    )
 
 
 def _p_values(rows: Mapping[str, MeasureStatistics], kind: str) -> dict[str, float]:
