@@ -14,7 +14,7 @@ from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..study import control
 from ..study.existing import finding, studies, tables
-from ..study.existing.columns import Roles, Table, read_networks, repeated_settings
+from ..study.existing.columns import ColumnRoles, NetworkTable, read_networks, repeated_settings
 from ..study.existing.studies import open_store, study_of
 from ..study.settings.definition import Study
 from ..study.settings.networks import axes_of
@@ -134,7 +134,7 @@ def measure(
     test_error. You can stop at any time; the same command goes on. Then see `study report`.
     """
     talk = console.talk(json)
-    roles = Roles(setting or [], outcome or [], model_column or [], ignore or [])
+    roles = ColumnRoles(setting or [], outcome or [], model_column or [], ignore or [])
     given, roles, remarks = _found(talk, paths, names, roles, table)
     if given is None:
         return
@@ -196,8 +196,12 @@ def measure(
 
 
 def _found(
-    talk: Console, paths: list[str], names: str | None, roles: Roles, table: pathlib.Path | None
-) -> tuple[Table | None, Roles, Sequence[str]]:
+    talk: Console,
+    paths: list[str],
+    names: str | None,
+    roles: ColumnRoles,
+    table: pathlib.Path | None,
+) -> tuple[NetworkTable | None, ColumnRoles, Sequence[str]]:
     """The networks with the roles of their columns, and remarks; no networks if written only."""
     is_table = [path.lower().endswith(tables.ENDINGS) for path in paths]
     if any(is_table):
@@ -221,7 +225,7 @@ def _found(
     return None, roles, ()
 
 
-def _remarks(found: finding.Found) -> list[str]:
+def _remarks(found: finding.FoundNetworks) -> list[str]:
     remarks = []
     if found.beside:
         columns = ", ".join(found.beside)

@@ -199,7 +199,7 @@ def check_files(store: Store, *, retrain: bool = False) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class StudyProgress:
     """The progress of a study."""
 
     name: str
@@ -218,10 +218,10 @@ class State:
         }
 
 
-def state(store: Store) -> State:
+def state(store: Store) -> StudyProgress:
     """Counts, failures, and an estimate of the time left from the finished runs."""
     rows = store.rows("runs")
-    return State(
+    return StudyProgress(
         name=store.name,
         counts=store.counts(),
         seconds_left=seconds_left(rows),

@@ -22,10 +22,10 @@ from .processes import workers_per_gpu
 
 KEY = "groups"  # of the entry in the store
 MOST = 256  # members at once: what is claimed together is lost together
-Group = tuple[RunSettings, ...]
+TrainingGroup = tuple[RunSettings, ...]
 
 
-def groups_of(store: Store, *, workers: int = 1, device: str = "cpu") -> dict[str, Group]:
+def groups_of(store: Store, *, workers: int = 1, device: str = "cpu") -> dict[str, TrainingGroup]:
     """The group of each run that is not done, by its id; a run that trains alone is its own group.
 
     Groups of earlier sessions stay as they are, whatever was done of them. Runs without a group

@@ -15,7 +15,7 @@ from ..storage.claims import new_worker
 from ..storage.store import LEASE, Claim, Store
 from .progress import ProgressReporter, Watch, epochs_of
 
-Run = Callable[..., RunResult]  # (settings, device=, on_epoch=, unfinished=): a run to its end
+RunOne = Callable[..., RunResult]  # (settings, device=, on_epoch=, unfinished=): a run to its end
 
 
 class Session:
@@ -40,7 +40,7 @@ class Session:
         self.reporter = ProgressReporter(store, watch)
         self.tell = on_epoch or self.reporter.epoch
 
-    def execute(self, claim: Claim, run: Run = run_one) -> None:
+    def execute(self, claim: Claim, run: RunOne = run_one) -> None:
         """Execute one run and store it as done or failed; an error of the store is raised."""
         self.tell(0, epochs_of(claim.settings))
         unfinished = self.store.folder / UNFINISHED
@@ -89,7 +89,7 @@ def run_here(
     device: str = "cpu",
     watch: Watch | None = None,
     on_epoch: OnEpoch | None = None,
-    run: Run = run_one,
+    run: RunOne = run_one,
 ) -> None:
     """Execute runs in this process until none is pending. Ctrl-C returns the current run.
 

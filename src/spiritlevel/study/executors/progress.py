@@ -101,10 +101,10 @@ class _Look:
 
 
 ENDED = ("done", "failed")
-Run = Mapping[str, Any]  # a row of the table of runs
+RunRow = Mapping[str, Any]  # a row of the table of runs
 
 
-def seconds_left(runs: Sequence[Run], *, now: float | None = None) -> float | None:
+def seconds_left(runs: Sequence[RunRow], *, now: float | None = None) -> float | None:
     """Seconds until the study ends, at the pace of this session; None if no run has ended.
 
     Pass `now` if the runs are being executed at this moment; otherwise their last sign of life
@@ -135,7 +135,7 @@ def seconds_left(runs: Sequence[Run], *, now: float | None = None) -> float | No
     return max(pending * each, left - max(0.0, max(signs, default=since) - since))
 
 
-def _session(running: Sequence[Run], ended: Sequence[Run]) -> tuple[float, list[Run]]:
+def _session(running: Sequence[RunRow], ended: Sequence[RunRow]) -> tuple[float, list[RunRow]]:
     """When the current workers started, and which runs have ended since then.
 
     Worker names are unique, so earlier sessions and the time between do not count. If no worker is
@@ -151,7 +151,7 @@ def _session(running: Sequence[Run], ended: Sequence[Run]) -> tuple[float, list[
 
 
 def _seconds_per_run(
-    running: Sequence[Run], ended: Sequence[Run], *, begun: float, mean: float | None
+    running: Sequence[RunRow], ended: Sequence[RunRow], *, begun: float, mean: float | None
 ) -> float | None:
     """Wall-clock time per finished run, all workers together: the smaller of two bounds.
 
@@ -167,18 +167,18 @@ def _seconds_per_run(
     return min(bounds, default=None)
 
 
-def _mean_seconds(runs: Sequence[Run]) -> float | None:
+def _mean_seconds(runs: Sequence[RunRow]) -> float | None:
     seconds = [run["seconds"] for run in runs if run["status"] == "done"]
     durations = [float(each) for each in seconds if each is not None]
     return sum(durations) / len(durations) if durations else None
 
 
-def _seconds_to_keep(running: Sequence[Run], ended: Sequence[Run]) -> float | None:
+def _seconds_to_keep(running: Sequence[RunRow], ended: Sequence[RunRow]) -> float | None:
     """Time left for networks that were trained together and now end one by one; None if none.
 
     Their training is over, so each still takes the time between two ends.
     """
-    by_worker: dict[Any, list[Run]] = {}
+    by_worker: dict[Any, list[RunRow]] = {}
     for run in running:
         by_worker.setdefault(run["worker"], []).append(run)
     left = []

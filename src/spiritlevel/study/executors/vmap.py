@@ -13,13 +13,14 @@ from collections.abc import Mapping
 
 from ...errors import SpiritlevelError, is_out_of_memory
 from ..runs.attempts import OnEpoch
+from ..runs.machine import repeatable
 from ..runs.measuring import complete
 from ..runs.results import failure
-from ..runs.running import repeatable, with_seconds
-from ..runs.stacked import Trained, refusal_of, train_together
+from ..runs.running import with_seconds
+from ..runs.stacked import TrainedGroup, refusal_of, train_together
 from ..runs.training_snapshots import UNFINISHED, SnapshotFile
 from ..storage.store import Claim, Store
-from .groups import Group, groups_of
+from .groups import TrainingGroup, groups_of
 from .local import Session
 from .processes import run_processes
 from .progress import Watch, epochs_of
@@ -54,7 +55,7 @@ def run_together(
         )
 
 
-def snapshots_of(store: Store, group: Group) -> SnapshotFile:
+def snapshots_of(store: Store, group: TrainingGroup) -> SnapshotFile:
     """Where a group is kept until all of it is done.
 
     The last snapshot stays until all networks are measured: every worker takes them from there.
@@ -92,10 +93,12 @@ class _GroupWork:
         waits: whether, if no run is left, it waits for the groups that others train.
     """
 
-    def __init__(self, session: Session, groups: Mapping[str, Group], *, waits: bool) -> None:
+    def __init__(
+        self, session: Session, groups: Mapping[str, TrainingGroup], *, waits: bool
+    ) -> None:
         self._session, self._store = session, session.store
         self._groups, self._waits = groups, waits
-        self._trained: Trained | None = None  # the group that was trained last
+        self._trained: TrainedGroup | None = None  # the group that was trained last
 
     def taken(self) -> list[Claim]:
         """The runs to work on; those of the group that was trained last come first."""
@@ -109,7 +112,7 @@ class _GroupWork:
             self._session.tell(0, 0)
             time.sleep(WAIT)
 
-    def carry_out(self, claims: list[Claim]) -> Group:
+    def carry_out(self, claims: list[Claim]) -> TrainingGroup:
         """Train the group of these runs if it is not trained, then measure; the group."""
         group = self._groups.get(claims[0].id, (claims[0].settings,))
         if len(group) > 1 and not self._is_at_hand(group):
@@ -128,7 +131,7 @@ class _GroupWork:
             self._session.reporter.now()
         return group
 
-    def _is_at_hand(self, group: Group) -> bool:
+    def _is_at_hand(self, group: TrainingGroup) -> bool:
         return self._trained is not None and self._trained.members[0].settings.id == group[0].id
 
     def _taken_together(self, id_: str) -> set[str]:
@@ -143,7 +146,7 @@ class _GroupWork:
         running = [id_ for id_, state in self._store.states().items() if state == "running"]
         return any(len(self._taken_together(id_)) > 1 for id_ in running)
 
-    def _train(self, group: Group, claims: list[Claim]) -> None:
+    def _train(self, group: TrainingGroup, claims: list[Claim]) -> None:
         """Train a group, or find it trained; what cannot train together is left to train alone.
 
         The whole group trains, finished members too: without them the others would be rounded
@@ -164,7 +167,7 @@ class _GroupWork:
                     self._store.fail(claim, text)
                 claims.clear()
 
-    def _measure(self, claim: Claim, trained: Trained) -> None:
+    def _measure(self, claim: Claim, trained: TrainedGroup) -> None:
         """Store one of the networks, with its share of the time that the group took."""
         start = time.perf_counter()
         [member] = [each for each in trained.members if each.settings.id == claim.id]

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError, suggestion
 from ...measures import names as measure_names
+from ...need import number
 from ..population import KNOWN_OUTCOMES, targets_of
 from ..runs.tasks import OF_THE_RUN
 
@@ -30,11 +30,11 @@ SHARES = ("train_accuracy", "test_accuracy", "test_error")
 TAKEN = ("run", "status", "network", "variant", *OF_THE_RUN)  # of a row in a report
 # A table rounds its numbers: a gap may differ from its losses by as much as they were rounded.
 ROUNDED = 1e-3
-Row = Mapping[str, Any]
+NetworkRow = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Roles:
+class ColumnRoles:
     """How the columns that are not understood by themselves are meant."""
 
     settings: Sequence[str] = ()
@@ -49,7 +49,7 @@ class Roles:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class NetworkTable:
     """Rows of a table, or what was found in folders.
 
     Args:
@@ -59,7 +59,7 @@ class Table:
         written: whether a person wrote the columns: then each must have a meaning.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[NetworkRow]
     places: Sequence[str]
     source: str
     written: bool = True
@@ -69,30 +69,55 @@ class Table:
         """All of them, in order of appearance."""
         return list(dict.fromkeys(key for row in self.rows for key in row))
 
+    def cells(self, name: str) -> list[Any]:
+        """One value for each row; refuses a row without one."""
+        values = [row.get(name) for row in self.rows]
+        if None in values:
+            place = self.places[values.index(None)]
+            column = "" if name == CHECKPOINT else " or the column"
+            raise SpiritlevelError(
+                f"The column {name!r} must have a value in every row. {place} of {self.source} has "
+                f"none. Fill it in, or leave the row out{column}."
+            )
+        return values
 
-def read_networks(table: Table, roles: Roles) -> list[dict[str, Any]]:
+    def check(self, passed: bool, i: int, name: str, wanted: str, then: str) -> None:
+        """Refuse the value that a row has in a column if it did not pass."""
+        if not passed:
+            raise SpiritlevelError(
+                f"The column {name!r} must hold {wanted}. {self.places[i]} of {self.source} has "
+                f"{self.rows[i].get(name)!r}. {then}"
+            )
+
+
+def read_networks(table: NetworkTable, roles: ColumnRoles) -> list[dict[str, Any]]:
     """The networks of a study, without fingerprints; refuses what cannot be meant."""
     if not table.rows:
         raise SpiritlevelError(f"{table.source} has no networks. Add a row for each checkpoint.")
     _check_roles(table, roles)
-    names = _names(table)
-    settings = _typed(table, roles.all_settings)
-    outcomes = [n for n in (*KNOWN_OUTCOMES, *roles.outcomes) if n in table.columns]
-    outcomes = [name for name in dict.fromkeys(outcomes) if name not in roles.ignored]
+    names = [str(name) for name in table.cells(NAME)] if NAME in table.columns else _paths(table)
+    settings = {name: _setting(table.cells(name)) for name in roles.all_settings}
+    found = [n for n in dict.fromkeys((*KNOWN_OUTCOMES, *roles.outcomes)) if n in table.columns]
+    outcomes = {name: _outcome(table, name) for name in found if name not in roles.ignored}
+    seeds = _seeds(table, roles)
     networks = []
     for i, row in enumerate(table.rows):
-        of_row = {name: settings[name][i] for name in settings}
-        model = {name: of_row[name] for name in roles.arguments}
-        if row.get(MODEL) is not None and MODEL not in roles.ignored:
-            model["name"] = str(row[MODEL])
-        known = {name: _outcome(table, i, name) for name in outcomes}
+        of_row = {name: values[i] for name, values in settings.items()}
+        known = {name: values[i] for name, values in outcomes.items()}
         _check_gap(table, i, known)
-        task = {CHECKPOINT: str(row[CHECKPOINT])}
-        if row.get(INITIAL) is not None and INITIAL not in roles.ignored:
-            task[INITIAL] = str(row[INITIAL])
+        own = {k: str(row[k]) for k in (MODEL, INITIAL) if row.get(k) is not None}
+        own = {key: text for key, text in own.items() if key not in roles.ignored}
+        named = {"name": own[MODEL]} if MODEL in own else {}
+        started = {INITIAL: own[INITIAL]} if INITIAL in own else {}
         networks.append(
-            {"name": names[i], "settings": of_row, "outcomes": known, "model": model, "task": task}
-            | {"seed": _seed(table, i, roles)}
+            {
+                "name": names[i],
+                "settings": of_row,
+                "outcomes": known,
+                "model": {name: of_row[name] for name in roles.arguments} | named,
+                "task": {CHECKPOINT: str(row[CHECKPOINT])} | started,
+                "seed": seeds[i],
+            }
         )
     _check_places(table)
     return networks
@@ -101,7 +126,7 @@ def read_networks(table: Table, roles: Roles) -> list[dict[str, Any]]:
 # -- which columns there are ---------------------------------------------------------------------
 
 
-def _check_roles(table: Table, roles: Roles) -> None:
+def _check_roles(table: NetworkTable, roles: ColumnRoles) -> None:
     columns = table.columns
     listed = f"{table.source} has the columns {', '.join(columns)}"
     if CHECKPOINT not in columns:
@@ -150,7 +175,7 @@ def _check_name(name: str, flag: str) -> None:
         )
 
 
-def _check_places(table: Table) -> None:
+def _check_places(table: NetworkTable) -> None:
     seen: dict[str, str] = {}
     for row, place in zip(table.rows, table.places, strict=True):
         path = os.path.realpath(str(row[CHECKPOINT]))
@@ -165,58 +190,32 @@ def _check_places(table: Table) -> None:
 # -- single values -------------------------------------------------------------------------------
 
 
-def _names(table: Table) -> list[str]:
-    """From the table, or as much of each path as tells them apart."""
-    if NAME in table.columns:
-        for row, place in zip(table.rows, table.places, strict=True):
-            if row.get(NAME) is None:
-                raise _empty(table, place, NAME)
-        return [str(row[NAME]) for row in table.rows]
-    for row, place in zip(table.rows, table.places, strict=True):
-        if row.get(CHECKPOINT) is None:
-            raise _empty(table, place, CHECKPOINT)
-    paths = [os.path.abspath(str(row[CHECKPOINT])) for row in table.rows]
+def _paths(table: NetworkTable) -> list[str]:
+    """As much of each checkpoint's path as tells them apart."""
+    paths = [os.path.abspath(str(path)) for path in table.cells(CHECKPOINT)]
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])
     return [os.path.relpath(path, folder) for path in paths]
 
 
-def _typed(table: Table, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Settings: numbers where all of a column are numbers, else texts."""
-    columns: dict[str, list[Any]] = {}
-    for name in names:
-        values = []
-        for row, place in zip(table.rows, table.places, strict=True):
-            if row.get(name) is None:
-                raise _empty(table, place, name)
-            values.append(row[name])
-        read = [as_value(value) for value in values]
-        is_one_kind = len({isinstance(value, str) for value in read}) == 1
-        columns[name] = read if is_one_kind else [str(value) for value in values]
-    return columns
+def _setting(values: Sequence[Any]) -> list[Any]:
+    """Numbers where all of a column are numbers, else texts."""
+    read = [as_value(value) for value in values]
+    is_one_kind = len({isinstance(value, str) for value in read}) == 1
+    return read if is_one_kind else [str(value) for value in values]
 
 
-def _outcome(table: Table, i: int, name: str) -> float:
-    row, place = table.rows[i], table.places[i]
-    if row.get(name) is None:
-        raise _empty(table, place, name)
-    value = as_value(row[name])
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        raise SpiritlevelError(
-            f"The column {name!r} must hold finite numbers. {place} of {table.source} has "
-            f"{row[name]!r}. Correct it, leave the row out, or leave the column out with --ignore "
-            f"{name}."
-        )
-    if name in SHARES and not 0 <= value <= 1:
-        raise SpiritlevelError(
-            f"The column {name!r} must hold shares from 0 to 1. {place} of {table.source} has "
-            f"{row[name]!r}. Divide percentages by 100, or give the column another name and "
-            "--outcome."
-        )
-    return float(value)
+def _outcome(table: NetworkTable, name: str) -> list[float]:
+    values = [as_value(cell) for cell in table.cells(name)]
+    for i, value in enumerate(values):
+        advice = f"Correct it, leave the row out, or leave the column out with --ignore {name}."
+        table.check(number()(value), i, name, "finite numbers", advice)
+        if name in SHARES:
+            advice = "Divide percentages by 100, or give the column another name and --outcome."
+            table.check(0 <= value <= 1, i, name, "shares from 0 to 1", advice)
+    return [float(value) for value in values]
 
 
-def _check_gap(table: Table, i: int, known: Mapping[str, float]) -> None:
+def _check_gap(table: NetworkTable, i: int, known: Mapping[str, float]) -> None:
     """Refuse numbers that contradict each other: a gap is a difference of two losses."""
     for name, value in targets_of(known).items():
         if name in known and abs(known[name] - value) > ROUNDED * max(1.0, abs(value)):
@@ -228,24 +227,15 @@ def _check_gap(table: Table, i: int, known: Mapping[str, float]) -> None:
             )
 
 
-def _seed(table: Table, i: int, roles: Roles) -> int:
+def _seeds(table: NetworkTable, roles: ColumnRoles) -> list[int]:
     if SEED not in table.columns or SEED in roles.ignored:
-        return 0
-    value = table.rows[i].get(SEED)
-    read = as_value(value)
-    if type(read) is not int or read < 0:
-        raise SpiritlevelError(
-            f"The column 'seed' must hold whole numbers of at least 0. {table.places[i]} of "
-            f"{table.source} has {value!r}. Correct it, or leave the column out with --ignore seed."
-        )
-    return read
-
-
-def _empty(table: Table, place: str, name: str) -> SpiritlevelError:
-    return SpiritlevelError(
-        f"The column {name!r} must have a value in every row. {place} of {table.source} has none. "
-        f"Fill it in, or leave the row out{'' if name == CHECKPOINT else ' or the column'}."
-    )
+        return [0] * len(table.rows)
+    seeds = [as_value(row.get(SEED)) for row in table.rows]
+    for i, seed in enumerate(seeds):
+        advice = "Correct it, or leave the column out with --ignore seed."
+        fits = type(seed) is int and seed >= 0
+        table.check(fits, i, SEED, "whole numbers of at least 0", advice)
+    return seeds
 
 
 def as_value(text: Any) -> Any:

@@ -26,9 +26,10 @@ from ...reading import Misread, parse_json
 from ..checkpoint_folders import INDEXES, WHOLE
 from ..population import KNOWN_OUTCOMES
 from ..settings.plain_values import read_yaml
-from .columns import CHECKPOINT, UNDERSTOOD, Roles, Table
+from .columns import CHECKPOINT, UNDERSTOOD, ColumnRoles, NetworkTable
 
 STATE = "trainer_state.json"  # of Hugging Face's Trainer
+LIGHTNING = "checkpoints"  # the folder in which Lightning puts them
 NOT_OF_THE_NETWORK = re.compile(r".*(_runtime|_per_second|total_flos)|epoch|step")
 Columns = dict[str, Any]
 
@@ -40,7 +41,7 @@ def columns_beside(checkpoint: pathlib.Path) -> Columns:
     """
     if checkpoint.is_dir():
         return _trainer_state(checkpoint / STATE)
-    if checkpoint.parent.name == "checkpoints":
+    if checkpoint.parent.name == LIGHTNING:
         run = checkpoint.parent.parent
         return _logged(run / "metrics.csv", checkpoint.name) | _hyperparameters(
             run / "hparams.yaml"
@@ -48,14 +49,9 @@ def columns_beside(checkpoint: pathlib.Path) -> Columns:
     return {}
 
 
-def of_framework(checkpoint: pathlib.Path) -> bool:
-    """Whether it lies where Lightning or the Trainer of Hugging Face puts those of one run."""
-    return checkpoint.parent.name == "checkpoints" or (checkpoint / STATE).is_file()
-
-
 def run_folder(checkpoint: pathlib.Path) -> pathlib.Path:
     """The folder of the run that wrote a checkpoint."""
-    if checkpoint.parent.name == "checkpoints":
+    if checkpoint.parent.name == LIGHTNING:
         return checkpoint.parent.parent
     return checkpoint.parent
 
@@ -111,19 +107,22 @@ FOLDER = "folder"  # the column with the folder of a network's run
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class FoundNetworks:
     """The networks as a table, the roles of its columns, and columns that nobody asked for."""
 
-    table: Table
-    roles: Roles
+    table: NetworkTable
+    roles: ColumnRoles
     beside: Sequence[str]
     rows: Sequence[dict[str, Any]]  # with all columns
     one_run: bool  # whether some are checkpoints of one run, and nothing says so
 
 
 def find_networks(
-    paths: Sequence[str | os.PathLike[str]], *, names: str | None = None, roles: Roles | None = None
-) -> Found:
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    names: str | None = None,
+    roles: ColumnRoles | None = None,
+) -> FoundNetworks:
     """All checkpoints in files, folders and patterns such as "runs/*.pt".
 
     Args:
@@ -132,7 +131,7 @@ def find_networks(
             setting, unless its name is understood otherwise.
         roles: of these and of columns that are found beside the checkpoints.
     """
-    roles = Roles() if roles is None else roles
+    roles = ColumnRoles() if roles is None else roles
     checkpoints = find_checkpoints(paths)
     said = _said(checkpoints, names)
     beside = [columns_beside(path) for path in checkpoints]
@@ -159,13 +158,17 @@ def find_networks(
     understood = {*UNDERSTOOD, *KNOWN_OUTCOMES, *roles.outcomes}
     settings = [n for n in (*fields, *roles.settings) if n not in understood and n in used]
     places = [repr(str(path)) for path in checkpoints]
+    ours = [
+        path for path in checkpoints if path.parent.name == LIGHTNING or (path / STATE).is_file()
+    ]
+    runs = [os.path.realpath(run_folder(path)) for path in ours]
     source = "the checkpoints in " + ", ".join(repr(os.fspath(path)) for path in paths)
-    return Found(
-        Table(rows, places, source),
+    return FoundNetworks(
+        NetworkTable(rows, places, source),
         dataclasses.replace(roles, settings=list(dict.fromkeys(settings)), ignored=()),
         [name for name in there if name not in used and name not in roles.ignored],
         [{CHECKPOINT: str(p)} | row for p, row in zip(checkpoints, everything, strict=True)],
-        _share_a_run(checkpoints) and FOLDER not in used,
+        len(set(runs)) < len(runs) and FOLDER not in used,
     )
 
 
@@ -215,11 +218,6 @@ def _folders(paths: Sequence[pathlib.Path]) -> list[str | None]:
         return [None] * len(paths)
     common = os.path.commonpath(folders)
     return [os.path.relpath(folder, common) for folder in folders]
-
-
-def _share_a_run(paths: Sequence[pathlib.Path]) -> bool:
-    runs = [os.path.realpath(run_folder(path)) for path in paths if of_framework(path)]
-    return len(set(runs)) < len(runs)
 
 
 def _said(paths: Sequence[pathlib.Path], names: str | None) -> list[dict[str, Any]]:

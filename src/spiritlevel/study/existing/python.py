@@ -21,15 +21,15 @@ from ..checkpoints import load_checkpoint
 from ..executors.local import run_here
 from ..executors.progress import Watch
 from ..population import Population
+from ..runs.machine import repeatable
 from ..runs.results import RunResult
-from ..runs.running import repeatable
 from ..settings.definition import Study
 from ..settings.keys import readers_of
 from ..settings.measuring import MeasureSettings
 from ..settings.run import RunSettings
 from ..storage.integrity import check_database
-from .columns import CHECKPOINT, SEED, Roles, Table, read_networks
-from .measuring import IN_PYTHON, Subject, fingerprint, measured, state_of
+from .columns import CHECKPOINT, SEED, ColumnRoles, NetworkTable, read_networks
+from .measuring import IN_PYTHON, MeasuredNetwork, fingerprint, measured, state_of
 from .studies import SAME_WEIGHTS, check_number, open_store
 
 Given = nn.Module | str | os.PathLike[str]
@@ -82,8 +82,8 @@ def measure_networks(
         {CHECKPOINT: name} | {key: values[i] for key, values in columns.items()}
         for i, name in enumerate(given)
     ]
-    table = Table(rows, [f"network {name!r}" for name in given], "'networks'")
-    roles = Roles(list(settings or {}), list(outcomes or {}), list(factory_settings))
+    table = NetworkTable(rows, [f"network {name!r}" for name in given], "'networks'")
+    roles = ColumnRoles(list(settings or {}), list(outcomes or {}), list(factory_settings))
     described = read_networks(table, roles)
     check_number(described, judged=bool(outcomes) or test is not None)
     for pattern in [measures] if isinstance(measures, str) else measures or ():
@@ -94,7 +94,7 @@ def measure_networks(
         None if initial is None else list(initial),
         factory,
         [each["model"] for each in described],
-        Subject(nn.Identity(), data, test, None, loss, others),
+        MeasuredNetwork(nn.Identity(), data, test, None, loss, others),
     )
     study = Study(
         name="networks",
@@ -134,9 +134,9 @@ class _Networks:
     initial: Sequence[Given] | None
     factory: Callable[..., nn.Module] | None
     arguments: Sequence[Mapping[str, Any]]  # of the factory, for each
-    common: Subject
+    common: MeasuredNetwork
 
-    def subject(self, i: int) -> Subject:
+    def subject(self, i: int) -> MeasuredNetwork:
         """One of them, ready to be measured."""
         start = None
         if self.initial is not None:

@@ -25,7 +25,7 @@ from ..statistics.points import MIN_POINTS
 from ..storage.database import DATABASE
 from ..storage.store import Store
 from .columns import CHECKPOINT, INITIAL
-from .measuring import TASK, Checkpoint, empty_network, fingerprint, load_parts
+from .measuring import TASK, CheckpointTask, empty_network, fingerprint, load_parts
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
 SAME_WEIGHTS = (
@@ -108,9 +108,9 @@ def _check_use(run: RunSettings) -> None:
     model = empty_network(run)
     few = [map_tensors(lambda t: t[:SAMPLES], batch) for batch in data[:1]]
     options = dict(run.measure_options.options or {})
-    if read_task(run, Checkpoint).initial:
+    if read_task(run, CheckpointTask).initial:
         options["initial"] = model.state_dict()
-    loss = read_task(run, Checkpoint).loss
+    loss = read_task(run, CheckpointTask).loss
     parts = {"data": few}
     if test is not None:
         parts["test data"] = [map_tensors(lambda t: t[:SAMPLES], batch) for batch in test[:1]]

@@ -12,13 +12,13 @@ from typing import Any
 from ...errors import SpiritlevelError
 from ...files.names import as_path
 from ...plain_text import cell
-from .columns import CHECKPOINT, INITIAL, Table
+from .columns import CHECKPOINT, INITIAL, NetworkTable
 
 ENDINGS = (".csv", ".tsv")
 SEPARATORS = ",;\t"
 
 
-def read_table(path: str | os.PathLike[str]) -> Table:
+def read_table(path: str | os.PathLike[str]) -> NetworkTable:
     """The rows of a file; paths in it are relative to its folder, or to the working folder."""
     file = as_path(path, what="table of networks")
     try:
@@ -54,7 +54,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
         values = {n: each.strip() or None for n, each in zip(names, cells, strict=True)}
         rows.append(values | _placed(values, file.parent))
         places.append(f"line {number}")
-    return Table(rows, places, repr(str(file)))
+    return NetworkTable(rows, places, repr(str(file)))
 
 
 def table_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -53,7 +53,9 @@ equalize 0.8 -, invert 0.1 -
 translate_y 0.7 9, auto_contrast 0.9 -
 """
 POLICIES = {"cifar10": _CIFAR10}
-Operation = Callable[[Tensor, float, Tensor], Tensor]  # images, level, signs for those that move
+ImageOperation = Callable[
+    [Tensor, float, Tensor], Tensor
+]  # images, level, signs for those that move
 
 
 def auto_augment(policy: str = "cifar10") -> Augmentation:
@@ -104,7 +106,7 @@ def parse_policy(text: str) -> list[list[tuple[str, float, float]]]:
     ]
 
 
-def operations() -> dict[str, Operation]:
+def operations() -> dict[str, ImageOperation]:
     """By name. Levels run from 0 to 10 over the range that the paper gives each."""
     enhance = require("kornia.enhance", what="AutoAugment", extra="augment")
     return {

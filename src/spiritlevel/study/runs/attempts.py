@@ -18,7 +18,7 @@ from typing import Any
 
 from ...analysis.landscape.fingerprints import of_tensors
 from ..models.registry import is_own
-from .measuring import machine
+from .machine import machine
 from .networks import NetworkRun
 from .training_snapshots import Snapshot, SnapshotFile
 
@@ -27,7 +27,7 @@ OnEpoch = Callable[[int, int], None]  # epochs done, epochs at most
 
 
 @dataclasses.dataclass
-class Attempt:
+class RunAttempt:
     """One of possibly several attempts at a run.
 
     Args:
@@ -93,16 +93,16 @@ class SavedTraining:
             file.save(Snapshot(self.epoch, [history], seconds, state()))
 
 
-_attempt: contextvars.ContextVar[Attempt] = contextvars.ContextVar("attempt")
+_attempt: contextvars.ContextVar[RunAttempt] = contextvars.ContextVar("attempt")
 
 
-def current() -> Attempt:
+def current() -> RunAttempt:
     """The attempt at work; outside of any, one that nobody hears of and that saves nothing."""
-    return _attempt.get(Attempt())
+    return _attempt.get(RunAttempt())
 
 
 @contextlib.contextmanager
-def at_work(attempt: Attempt) -> Iterator[None]:
+def at_work(attempt: RunAttempt) -> Iterator[None]:
     """All trainings in the block belong to this attempt."""
     token = _attempt.set(attempt)
     try:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ... import api
 from ...errors import SpiritlevelError, brief, is_out_of_memory
@@ -21,7 +21,7 @@ from .epochs import BatchChanges
 from .measuring import options_of
 from .networks import build_model, find_start
 from .results import describe
-from .run_data import load_data
+from .run_data import RunData, load_data
 from .steps import make_penalty
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
@@ -49,7 +49,7 @@ def check(study: Study, *, allow_code: bool = False) -> None:
         for pattern in {*(study.measures or ()), *(study.epoch_measures or ()), *rules}:
             api.cards(pattern)
     looks = {_data_of(run): _look(run) for run in _different(runs, _data_of)}
-    for run in _different(runs, lambda r: _network_of(r) + looks[_data_of(r)].kind):
+    for run in _different(runs, lambda r: _network_of(r) + _kind(looks[_data_of(r)])):
         if ":" in run.model.name:  # a user's factory may take long
             continue
         if run.task is not None:  # how it uses the network is not known here
@@ -104,43 +104,33 @@ def _check_starts(runs: Sequence[RunSettings]) -> None:
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class Look:
-    """The first samples of a run's data, and the number of classes."""
-
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    num_classes: int
-
-    @property
-    def kind(self) -> str:
-        """A text that is the same for data that the same networks can take."""
-        return f"{self.x[0].shape}, {self.test_x[0].shape}, {self.x.dtype}, {self.num_classes}"
-
-
-def _look(run: RunSettings) -> Look:
-    """Load the data once, and try what is done to every batch."""
+def _look(run: RunSettings) -> RunData:
+    """The first samples of a run's data; what is done to every batch is tried on them."""
     data = load_data(run)
-    change = BatchChanges(
-        run.interventions, num_classes=data.num_classes, generator=torch.Generator()
-    )
     # Copies: a part of a tensor would keep the whole of it in memory.
-    look = Look(
-        data.x[:SAMPLES].clone(),
-        data.y[:SAMPLES].clone(),
-        data.test_x[:SAMPLES].clone(),
-        data.num_classes,
+    look = dataclasses.replace(
+        data,
+        x=data.x[:SAMPLES].clone(),
+        y=data.y[:SAMPLES].clone(),
+        test_x=data.test_x[:SAMPLES].clone(),
+        test_y=data.test_y[:SAMPLES].clone(),
+        validation=None,
     )
     if run.task is None:
-        change(look.x, look.y)
+        classes, generator = data.num_classes, torch.Generator()
+        BatchChanges(run.interventions, num_classes=classes, generator=generator)(look.x, look.y)
     return look
+
+
+def _kind(look: RunData) -> str:
+    """A text that is the same for data that the same networks can take."""
+    return f"{look.x[0].shape}, {look.test_x[0].shape}, {look.x.dtype}, {look.num_classes}"
 
 
 # -- network and data ----------------------------------------------------------------------------
 
 
-def _check_fit(run: RunSettings, model: nn.Module, look: Look) -> None:
+def _check_fit(run: RunSettings, model: nn.Module, look: RunData) -> None:
     """Refuse a network that cannot take the samples, or has too few outputs for the classes."""
     network = f"The study's model {run.model.name!r} with {dict(run.model.arguments)}"
     parameters = inspect.signature(find_factory(run.model.name)).parameters.values()
@@ -187,7 +177,7 @@ def _check_penalty(run: RunSettings, model: nn.Module) -> None:
 # -- measures ------------------------------------------------------------------------------------
 
 
-def _check_layers(run: RunSettings, model: nn.Module, look: Look) -> None:
+def _check_layers(run: RunSettings, model: nn.Module, look: RunData) -> None:
     """Layers and head as `spiritlevel.measure` looks for them, in the network before training."""
     layers, head = run.measure_options.layers, run.measure_options.head
     if not layers and not head:

@@ -105,7 +105,7 @@ class Recorded:
         return _Recording(graph, recorded, outputs)
 
 
-Forward = Callable[..., Tensor]
+BatchForward = Callable[..., Tensor]
 # Networks that a process may compile one after another. At torch's own limit, 8, it would give up
 # and go the usual way, and the last digits of a run would depend on the runs before it.
 MOST = 1 << 20
@@ -123,7 +123,7 @@ class Fused:
         dim: where the batch has its samples.
     """
 
-    def __init__(self, forward: Forward, size: int, *, dim: int = 0) -> None:
+    def __init__(self, forward: BatchForward, size: int, *, dim: int = 0) -> None:
         # Not for any size, which torch would try for the second one that it meets: see above.
         self._forward, self._fused = forward, torch.compile(forward, dynamic=False)
         self._size, self._dim = size, dim

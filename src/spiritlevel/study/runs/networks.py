@@ -22,8 +22,10 @@ from ..interventions import bias_shift, mask_feature_maps
 from ..models import build
 from ..settings.run import RunSettings
 from ..storage.database import DATABASE, unusable
+from .outcomes import Ending
 from .results import History
 from .run_data import DTYPES, RunData, derived_generator, load_data
+from .step_means import EpochSteps
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LAYERS = (nn.Linear, *CONVOLUTIONS)
@@ -94,13 +96,9 @@ def _set_weights(model: nn.Module, settings: RunSettings) -> None:
             if isinstance(module, LAYERS) and module.bias is not None:
                 module.bias.zero_()
     if start := settings.model.init_from:
-        load_start(
-            model,
-            start,
-            seed=settings.seed,
-            fresh_head=settings.model.init_head == "fresh",
-            head=settings.measure_options.head,
-        )
+        head = settings.measure_options.head
+        kept = head_path(model, head) if settings.model.init_head == "fresh" else None
+        load_weights(model, str(find_start(start, settings.seed)), keep=kept)
 
 
 def _changed(model: nn.Module, settings: RunSettings) -> nn.Module:
@@ -143,25 +141,14 @@ def norms_after(model: nn.Module, convolutions: Sequence[str]) -> list[str]:
 # -- weights that were trained before --------------------------------------------------------------
 
 
-def load_start(
-    model: nn.Module, start: str, *, seed: int, fresh_head: bool, head: str | None = None
-) -> None:
-    """Put trained weights into the network; with `fresh_head` all but those of the head.
+def find_start(start: str, seed: int) -> pathlib.Path:
+    """The checkpoint that `start` stands for.
 
     Args:
-        model: changed in place.
         start: a checkpoint's path; a study's folder, for its only run or that with this seed; or
             "folder#run" for a run by its id.
-        seed: of the run that starts here.
-        fresh_head: keep the head that the network has, which may have other classes.
-        head: the name of the head, where that is not "head".
+        seed: of the run that starts there.
     """
-    path = find_start(start, seed)
-    load_weights(model, str(path), keep=head_path(model, head) if fresh_head else None)
-
-
-def find_start(start: str, seed: int) -> pathlib.Path:
-    """The checkpoint that `start` stands for."""
     path = pathlib.Path(os.path.expanduser(start))
     folder, _, run = start.partition("#")
     if path.is_file() or not (run or path.is_dir()):
@@ -204,6 +191,10 @@ class NetworkRun:
     model: nn.Module
     initial: Mapping[str, Tensor]  # the weights before training, for measures that ask for them
     history: History = dataclasses.field(default_factory=History)
+    ending: Ending = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ending = Ending(self.settings.stop, self.settings.training.epochs)
 
     @classmethod
     def start(cls, settings: RunSettings, device: str | torch.device = "cpu") -> NetworkRun:
@@ -211,6 +202,10 @@ class NetworkRun:
         data = load_data(settings, device)
         model = build_model(settings, device)
         return cls(settings, data, model, copy.deepcopy(model.state_dict()))
+
+    def is_due(self, epoch: int, steps: EpochSteps) -> bool:
+        """Whether loss and accuracy are taken after this epoch."""
+        return self.settings.evaluated_at(epoch) or bool(self.ending.reached_by(steps))
 
     @property
     def head(self) -> str:

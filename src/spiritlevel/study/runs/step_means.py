@@ -51,14 +51,12 @@ class StepMeans:
                 self._loss = torch.zeros_like(losses, dtype=torch.float64)
             self._loss += losses.detach()
         for name, gradient in gradients.items():
-            if gradient is None or not self._wants(name):
+            wanted = self._norm_wanted or (self._head_wanted and name == self._head)
+            if gradient is None or not wanted:
                 continue
             if name not in self._gradients:
                 self._gradients[name] = torch.zeros_like(gradient)
             self._gradients[name] += gradient.detach()
-
-    def _wants(self, name: str) -> bool:
-        return self._norm_wanted or (self._head_wanted and name == self._head)
 
     @torch.no_grad()
     def take(self, count: int, *, steps: int) -> list[EpochSteps]:

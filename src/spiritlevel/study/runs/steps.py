@@ -21,7 +21,7 @@ from ...training.penalties.registry import build_penalty
 from ...training.sam.optimizers import build_perturbed
 from ..settings.run import RunSettings
 from ..settings.training import TrainingSettings
-from .faster_steps import Captured, Forward, Fused, Recorded, recordable
+from .faster_steps import BatchForward, Captured, Fused, Recorded, recordable
 from .networks import NetworkRun
 from .run_data import derived_generator
 from .step_means import EpochSteps, StepMeans
@@ -41,8 +41,10 @@ class Steps:
         self._model, self._training = model, training
         self._steps_an_epoch, self._done, self._in_epoch = steps_an_epoch, 0, 0
         self._repeats = settings.interventions.batch_cycles
-        head = _separate_head(run)
-        backbone = [] if head is None else _backbone(model, head)
+        apart = training.freeze != "none" or training.lr_backbone is not None
+        head = model.get_submodule(run.head) if apart else None  # trained in another way
+        of_head = {id(param) for param in head.parameters()} if head is not None else set()
+        backbone = [p for p in model.parameters() if id(p) not in of_head] if apart else []
         self._head_alone = head if training.freeze != "none" else None  # the rest is not trained
         self._frozen = backbone if training.freeze != "none" else []
         self._plain = make_optimizer(_groups(model, training, head, backbone), training)
@@ -65,7 +67,7 @@ class Steps:
             self._plain.register_step_pre_hook(self._clip)
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._means = StepMeans([settings.stop], run.head) if settings.stop.of_steps else None
-        forward: Forward = model
+        forward: BatchForward = model
         if training.compile:
             forward = Fused(model, min(training.batch_size, len(run.data.x)))
         self._gradients: Captured = functools.partial(
@@ -184,7 +186,7 @@ def warn_of_limited_gpu(device: torch.device) -> None:
 
 
 def gradients(
-    model: Forward,
+    model: BatchForward,
     trained: Sequence[Tensor],
     x: Tensor,
     y: Tensor,
@@ -210,20 +212,6 @@ def make_optimizer(groups: Any, training: TrainingSettings) -> torch.optim.Optim
         "rmsprop": torch.optim.RMSprop,
     }
     return kinds[training.optimizer](groups, **common)
-
-
-def _separate_head(run: NetworkRun) -> nn.Module | None:
-    """The head, where it is trained in another way than the backbone."""
-    training = run.settings.training
-    if training.freeze == "none" and training.lr_backbone is None:
-        return None
-    return run.model.get_submodule(run.head)
-
-
-def _backbone(model: nn.Module, head: nn.Module) -> list[nn.Parameter]:
-    """All parameters but those of the head."""
-    of_the_head = {id(param) for param in head.parameters()}
-    return [param for param in model.parameters() if id(param) not in of_the_head]
 
 
 def _groups(

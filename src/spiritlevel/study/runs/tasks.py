@@ -21,7 +21,7 @@ from ...errors import SpiritlevelError
 from ...results import Measurement, Report, Status
 from ..registry import find_task
 from ..settings.run import RunSettings
-from .measuring import machine
+from .machine import machine
 from .outcomes import TASK_DONE
 from .results import MeasurementRow, RunResult, row_of, rows_of
 

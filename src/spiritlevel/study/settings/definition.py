@@ -41,7 +41,7 @@ KEYS: dict[str, Sequence[str] | None] = {
     "task": None,
     "interventions": tuple(readers_of(InterventionSettings)),
 }
-Place = tuple[str, str]
+KeyPlace = tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Study:
         return {run.id: {"network": each["name"]} | each["outcomes"] for run, each in pairs}
 
 
-def place(key: str) -> Place:
+def place(key: str) -> KeyPlace:
     """The section and entry that a key of the grid stands for.
 
     >>> place("lr"), place("model.hidden")

@@ -75,7 +75,7 @@ class Reader(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
+class ValueCheck:
     """The type of a value, and what it must be."""
 
     kind: type
@@ -105,7 +105,7 @@ class Check:
         return number
 
 
-class ListCheck(Check):
+class ListCheck(ValueCheck):
     """Several numbers in one value."""
 
     def read(self, where: str, value: object) -> Any:
@@ -115,7 +115,7 @@ class ListCheck(Check):
         return tuple(super(ListCheck, self).read(where, each) for each in numbers)
 
 
-class PathCheck(Check):
+class PathCheck(ValueCheck):
     """The path of a file or folder, which need not be there."""
 
     def read(self, where: str, value: object) -> Any:
@@ -134,12 +134,12 @@ def checked(reader: Reader, default: Any) -> Any:
 def one_of(*names: str, default: str | None) -> Any:
     """One of several names."""
     need = f"one of {', '.join(names)}"
-    return checked(Check(str, need, lambda value: value in names), default)
+    return checked(ValueCheck(str, need, lambda value: value in names), default)
 
 
 def text(need: str) -> Any:
     """A text that is not empty; None by default."""
-    return checked(Check(str, need, bool), None)
+    return checked(ValueCheck(str, need, bool), None)
 
 
 def path(need: str) -> Any:
@@ -149,7 +149,7 @@ def path(need: str) -> Any:
 
 def flag() -> Any:
     """True or false; false by default."""
-    return checked(Check(bool, "true or false", lambda value: True), False)
+    return checked(ValueCheck(bool, "true or false", lambda value: True), False)
 
 
 def count(default: int | None = None, need: str = "a whole number of at least 1") -> Any:
@@ -164,7 +164,7 @@ def positive(default: float | None = None) -> Any:
 
 def number(kind: type, default: Any, need: str, allowed: Callable[[Any], bool]) -> Any:
     """A finite number within a range."""
-    return checked(Check(kind, need, lambda v: math.isfinite(v) and allowed(v)), default)
+    return checked(ValueCheck(kind, need, lambda v: math.isfinite(v) and allowed(v)), default)
 
 
 def numbers(default: tuple[float, ...], need: str, allowed: Callable[[Any], bool]) -> Any:

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from ...errors import SpiritlevelError
 from ...need import is_number
-from .keys import Check, as_mapping, check_keys, is_scalar, must_be
+from .keys import ValueCheck, as_mapping, check_keys, is_scalar, must_be
 
-SEED = Check(int, "a whole number of at least 0", lambda v: v >= 0)
+SEED = ValueCheck(int, "a whole number of at least 0", lambda v: v >= 0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import Any
 from ...errors import SpiritlevelError
 from ...reading import parse_json, read_as
 from .interventions import InterventionSettings
-from .keys import Check
+from .keys import ValueCheck
 from .measuring import MeasureSettings
 from .plain_values import check_plain
 from .sections import DataSettings, ModelSettings, TaskSettings
 from .stop import StopSettings
 from .training import TrainingSettings
 
-EVERY = Check(int, "a whole number of at least 1", lambda v: v >= 1)
+EVERY = ValueCheck(int, "a whole number of at least 1", lambda v: v >= 1)
 ID_LENGTH = 16  # hex digits: two of a million runs collide with probability 3e-8
 LATER = ("measure_every", "epoch_measures", "task")  # fields: not in the id where they are None
 

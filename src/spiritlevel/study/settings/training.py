@@ -11,8 +11,8 @@ from ...errors import SpiritlevelError
 from .keys import (
     CHECK,
     WRITE,
-    Check,
     SettingsSection,
+    ValueCheck,
     as_mapping,
     count,
     flag,
@@ -32,7 +32,7 @@ ALWAYS = ("optimizer", "lr", "batch_size", "epochs", "weight_decay", "momentum",
 
 
 TRACE_SQUARED = "trace_squared"  # the penalty of a weight alone; see training.penalties.registry
-WEIGHT = Check(float, "a number of at least 0", lambda v: math.isfinite(v) and v >= 0)
+WEIGHT = ValueCheck(float, "a number of at least 0", lambda v: math.isfinite(v) and v >= 0)
 ELSEWHERE = {  # arguments of a penalty that a study has another place for
     "every": "Write it as training.every.",
     "generator": "The seed of the run determines its random numbers.",

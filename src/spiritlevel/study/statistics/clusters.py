@@ -20,10 +20,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from .correlations import Correlation, Kind, defined, of_all, undefined
+from .correlations import CoefficientKind, Correlation, defined, of_all, undefined
 from .intervals import NO_INTERVAL, Interval, by_formula
 from .points import (
     Array,
@@ -47,7 +47,7 @@ def clustered(
     target: Numbers,
     clusters: Sequence[Hashable],
     *,
-    kind: Kind = "spearman",
+    kind: CoefficientKind = "spearman",
     confidence: float = 0.95,
     called: str = "settings",
 ) -> Correlation:
@@ -77,7 +77,7 @@ def clustered(
 
 
 def jackknifed(
-    found: Correlation, left_out: Array, num: int, kind: Kind, called: str = "settings"
+    found: Correlation, left_out: Array, num: int, kind: CoefficientKind, called: str = "settings"
 ) -> Correlation:
     """The coefficient with interval and p from its values without each of `num` clusters."""
     ends, p = jackknife(
@@ -155,7 +155,7 @@ def over_shared(
     axes: Mapping[str, Sequence[object]],
     *,
     seeds: Sequence[object] = (),
-    kind: Kind = "spearman",
+    kind: CoefficientKind = "spearman",
     confidence: float = 0.95,
 ) -> dict[str, Correlation]:
     """By what is shared: the correlation, with an interval that counts groups which share it.
@@ -181,7 +181,9 @@ def groups_that_share(
     axes: Mapping[str, Sequence[object]], seeds: Sequence[object] = ()
 ) -> dict[str, list[Shared]]:
     """The group of each run by the axes that its groups share, and by the seed."""
-    return coarsest(axes) | _by_seed(seeds)
+    by_seed: list[Shared] = [(str(seed),) for seed in seeds]
+    enough = MIN_CLUSTERS <= len(set(by_seed)) < len(by_seed)
+    return coarsest(axes) | ({SEED: by_seed} if enough else {})
 
 
 def sharing(name: str) -> str:
@@ -234,7 +236,9 @@ def coarsest(axes: Mapping[str, Sequence[object]]) -> dict[str, list[Shared]]:
     """
     chosen: dict[tuple[str, ...], list[Shared]] = {}
     num_settings = _number(axes, tuple(axes))
-    for names in _subsets(list(axes)):
+    sizes = range(1, min(len(axes) - 1, MOST_AXES) + 1)
+    subsets = (itertools.combinations(axes, size) for size in sizes)
+    for names in itertools.chain.from_iterable(subsets):
         if any(set(each) <= set(names) for each in chosen):
             continue
         if MIN_CLUSTERS <= _number(axes, names) < num_settings:
@@ -258,16 +262,6 @@ def uncounted(
         return few
     num_settings = _number(axes, tuple(axes))
     return (*(name for name in axes if 1 < _number(axes, (name,)) < num_settings), *few)
-
-
-def _by_seed(seeds: Sequence[object]) -> dict[str, list[Shared]]:
-    groups: list[Shared] = [(str(seed),) for seed in seeds]
-    return {SEED: groups} if MIN_CLUSTERS <= len(set(groups)) < len(groups) else {}
-
-
-def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    for size in range(1, min(len(names) - 1, MOST_AXES) + 1):
-        yield from itertools.combinations(names, size)
 
 
 def _number(axes: Mapping[str, Sequence[object]], names: Sequence[str]) -> int:

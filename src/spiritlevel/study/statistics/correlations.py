@@ -24,8 +24,8 @@ from .points import (
 )
 from .resampling import LEFT_ONE_OUT, OF_COUNTS
 
-Kind = Literal["pearson", "spearman", "kendall"]
-Method = Literal["formula", "bca"]
+CoefficientKind = Literal["pearson", "spearman", "kendall"]
+IntervalMethod = Literal["formula", "bca"]
 
 WEAK = 0.1  # an interval around 0 that stays below this does say something: the relation is weak
 EXACT_UP_TO = 8  # points: 8! = 40,320 orders are counted through for Spearman's p
@@ -84,7 +84,7 @@ class Coefficient:
     +1.00 [+0.97, +1.00]
     """
 
-    kind: Kind
+    kind: CoefficientKind
     value_and_p: Callable[[Array, Array], tuple[float, float]]
 
     def __call__(
@@ -93,7 +93,7 @@ class Coefficient:
         target: Numbers,
         *,
         confidence: float = 0.95,
-        interval: Method = "formula",
+        interval: IntervalMethod = "formula",
         resamples: int = 2000,
         seed: int = 0,
     ) -> Correlation:
@@ -177,7 +177,7 @@ def _spearman(x: Array, y: Array) -> tuple[float, float]:
     return value, _exact_p(x, y) if len(x) <= EXACT_UP_TO else p_of_t(value, len(x) - 2)
 
 
-def of_all(kind: Kind, x: Array, y: Array) -> float:
+def of_all(kind: CoefficientKind, x: Array, y: Array) -> float:
     """The coefficient of all points."""
     return float(OF_COUNTS[kind](x, y, numpy().ones((1, len(x))))[0])
 
@@ -214,4 +214,6 @@ spearman = Coefficient("spearman", _spearman)
 # bring it to 91 %, and ties in both columns lower still; BCa hardly suffers. p is that of scipy:
 # exact for small samples without ties, else normal with tie correction.
 kendall = Coefficient("kendall", _kendall)
-COEFFICIENTS: dict[Kind, Coefficient] = {each.kind: each for each in (pearson, spearman, kendall)}
+COEFFICIENTS: dict[CoefficientKind, Coefficient] = {
+    each.kind: each for each in (pearson, spearman, kendall)
+}

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ...errors import SpiritlevelError, brief
 from .concordance import agreement
-from .grid import Grid, Settings
+from .grid import Grid, SettingsOfRuns
 from .points import Array, Numbers, finite_points, numpy, signs
 
 Seeds = Literal["hold", "average", "axis"]
@@ -47,7 +47,7 @@ class GranulatedKendall:
 def granulated_kendall(
     values: Numbers,
     target: Numbers,
-    settings: Settings | Grid,
+    settings: SettingsOfRuns | Grid,
     *,
     seeds: Seeds = "hold",
     seed_key: str = "seed",

@@ -12,7 +12,7 @@ from .points import Array, numpy
 
 ABSENT = "(absent)"  # a run without this hyperparameter, such as the momentum of Adam
 
-Settings = Sequence[Mapping[str, Any]]
+SettingsOfRuns = Sequence[Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Grid:
     _parts: dict[bytes, Grid] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, settings: Settings | Grid, num_runs: int) -> Grid:
+    def of(cls, settings: SettingsOfRuns | Grid, num_runs: int) -> Grid:
         """Read settings, unless they were read; refused where there is not one mapping a run."""
         grid = settings if isinstance(settings, Grid) else cls.read(settings)
         if grid.num_runs != num_runs:
@@ -39,7 +39,7 @@ class Grid:
         return grid
 
     @classmethod
-    def read(cls, settings: Settings) -> Grid:
+    def read(cls, settings: SettingsOfRuns) -> Grid:
         """The grid of one mapping a run.
 
         >>> Grid.read([{"lr": 0.1, "width": 8}, {"lr": 0.2, "width": 8}]).axes()

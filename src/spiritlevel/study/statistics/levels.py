@@ -23,7 +23,7 @@ from .clusters import (
     uncounted,
     widest,
 )
-from .correlations import COEFFICIENTS, WEAK, Correlation, Kind, of_all
+from .correlations import COEFFICIENTS, WEAK, CoefficientKind, Correlation, of_all
 from .points import Array, Numbers, finite_points, is_constant, numpy
 from .resampling import OF_COUNTS
 
@@ -184,7 +184,7 @@ def levels(
     *,
     axes: Mapping[str, Sequence[object]] | None = None,
     seeds: Sequence[object] = (),
-    kind: Kind = "spearman",
+    kind: CoefficientKind = "spearman",
     confidence: float = 0.95,
 ) -> Levels:
     """The correlation within settings, between them, and over all runs.
@@ -229,7 +229,7 @@ def levels(
 
 
 def _within(
-    kind: Kind,
+    kind: CoefficientKind,
     x: Array,
     y: Array,
     members: Mapping[str, Array],
@@ -252,7 +252,7 @@ def _within(
 
 
 def _over_seeds(
-    kind: Kind,
+    kind: CoefficientKind,
     x: Array,
     y: Array,
     groups: Sequence[Array],

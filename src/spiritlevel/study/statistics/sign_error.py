@@ -27,7 +27,7 @@ from typing import Literal
 
 from ...errors import SpiritlevelError, brief
 from .concordance import agreement
-from .grid import Grid, Settings
+from .grid import Grid, SettingsOfRuns
 from .points import Array, Numbers, finite_points, numpy, signs
 
 
@@ -67,7 +67,7 @@ class SignError:
 def sign_error(
     values: Numbers,
     target: Numbers,
-    settings: Settings | Grid,
+    settings: SettingsOfRuns | Grid,
     *,
     num_test: int | None = None,
     loss_range: float = 1.0,
@@ -184,11 +184,11 @@ Pooling = Literal["change", "cell"]
 PairWeight = Callable[[Array], Array]  # of the difference of two targets
 SMALL = 1 << 12  # pairs of two cells that are listed
 AT_ONCE = 1 << 20  # pairs that are compared together
-Error = tuple[float, int, float, float]
+PairError = tuple[float, int, float, float]
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class AxisChange:
     """From one value of a hyperparameter to another; the runs on both sides, cell by cell."""
 
     first: Hashable
@@ -198,7 +198,7 @@ class Change:
 
 
 @dataclasses.dataclass
-class _Sums:
+class _PairSums:
     """Over the pairs of a change: their number, the wrong ones by weight, weights, squares."""
 
     pairs: int = 0
@@ -213,7 +213,7 @@ class _Sums:
         self.weight += weight
         self.squares += squares
 
-    def error(self) -> Error:
+    def error(self) -> PairError:
         """Weighted error, number of pairs, sum of weights, effective number of pairs."""
         if self.weight == 0.0:
             return math.nan, self.pairs, 0.0, 0.0
@@ -221,9 +221,9 @@ class _Sums:
         return error, self.pairs, self.weight, self.weight**2 / self.squares
 
 
-def changes_along(grid: Grid, axis: str, pooling: Pooling, seed_key: str) -> list[Change]:
+def changes_along(grid: Grid, axis: str, pooling: Pooling, seed_key: str) -> list[AxisChange]:
     """Every change of the hyperparameter, over all values of the others or for each of them."""
-    changes: dict[tuple[Hashable, Hashable, str], Change] = {}
+    changes: dict[tuple[Hashable, Hashable, str], AxisChange] = {}
     names = grid.axes(but=(axis, seed_key))
     for group in grid.groups_along(axis, ignoring=(seed_key,)):
         others = ""
@@ -232,16 +232,16 @@ def changes_along(grid: Grid, axis: str, pooling: Pooling, seed_key: str) -> lis
         runs = grid.by_value(axis, group)
         for first, second in itertools.combinations(runs, 2):
             key = (first, second, others)
-            change = changes.setdefault(key, Change(*key, []))
+            change = changes.setdefault(key, AxisChange(*key, []))
             change.cells.append((runs[first], runs[second]))
     return list(changes.values())
 
 
 def errors_of(
-    changes: Sequence[Change], x: Array, y: Array, weight: PairWeight | None
-) -> list[Error]:
+    changes: Sequence[AxisChange], x: Array, y: Array, weight: PairWeight | None
+) -> list[PairError]:
     """How often x orders two runs against y, for each change; None weighs all pairs alike."""
-    sums = [_Sums() for _ in changes]
+    sums = [_PairSums() for _ in changes]
     listed: list[tuple[int, Array, Array]] = []
     waiting = 0
     for i, change in enumerate(changes):
@@ -260,7 +260,7 @@ def errors_of(
 
 
 def _add_listed(
-    sums: Sequence[_Sums],
+    sums: Sequence[_PairSums],
     x: Array,
     y: Array,
     cells: Sequence[tuple[int, Array, Array]],
@@ -285,7 +285,7 @@ def _add_listed(
 
 
 def _add_large(
-    sums: _Sums, x: Array, y: Array, first: Array, second: Array, weight: PairWeight | None
+    sums: _PairSums, x: Array, y: Array, first: Array, second: Array, weight: PairWeight | None
 ) -> None:
     """All pairs of two large cells, without a list of them."""
     np = numpy()

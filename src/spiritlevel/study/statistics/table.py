@@ -99,16 +99,22 @@ def summary(
             },
             shared=over_shared(axes=axes, **pair) if clusters is None else {},
         )
-    families = {kind: holm(_p_values(measures, kind)) for kind in (*COEFFICIENTS, *PARTIALS)}
+    judged = finite_points(target=target)
+    found: dict[str, dict[str, float]] = {kind: {} for kind in (*COEFFICIENTS, *PARTIALS)}
+    for name, row in measures.items():
+        for kind in found:
+            correlation: Correlation | None = getattr(row, kind)
+            found[kind][name] = math.nan if correlation is None else correlation.p
+    families = {kind: holm(p_values) for kind, p_values in found.items()}
     families[JUDGED] = holm({name: row.judged_by.p for name, row in measures.items()})
     return StudyStatistics(
         measures={name: _judged(row, families) for name, row in measures.items()},
         n=len(rows),
-        without_target=finite_points(target=target).excluded,
+        without_target=judged.excluded,
         confounders=tuple(confounders),
         holm=families,
         confidence=confidence,
-        settings=0 if clusters is None else _number_judged(clusters, target),
+        settings=0 if clusters is None else len({clusters[place] for place in judged.kept}),
     )
 
 
@@ -119,11 +125,6 @@ def _clusters(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str]
         for each in settings
     ]
     return found if 1 < len(set(found)) < len(found) else None
-
-
-def _number_judged(clusters: Sequence[str], target: Sequence[float | None]) -> int:
-    """Settings of which a run has a target."""
-    return len({clusters[place] for place in finite_points(target=target).kept})
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -143,11 +144,6 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """By name, in order of appearance; None where a run lacks it."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _p_values(rows: Mapping[str, MeasureStatistics], kind: str) -> dict[str, float]:
-    correlations: dict[str, Correlation | None] = {n: getattr(row, kind) for n, row in rows.items()}
-    return {name: math.nan if c is None else c.p for name, c in correlations.items()}
 
 
 def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStatistics:

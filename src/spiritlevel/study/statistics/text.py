@@ -23,7 +23,7 @@ FORMAT = "spiritlevel-statistics-1"
 LETTERS = {"pearson": "r", "spearman": "ρ", "kendall": "τ"}
 MISSING = "–"
 JUDGED = "judged"  # the family of the p that verdicts rest on
-Cells = tuple[str, ...]
+RowCells = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,14 +202,14 @@ def _reasons(row: MeasureStatistics) -> list[tuple[str, str]]:
 def _overview(statistics: StudyStatistics) -> str:
     heading = ("measure", "n", "out", "Pearson r", "Spearman ρ", "p Holm", "Kendall τ", "Ψ")
     partial = ("ρ given confounders",) if statistics.confounders else ()
-    rows: list[Cells] = [
+    rows: list[RowCells] = [
         (*heading, "sign error max (mean)", *partial),
         *(_cells(row, partial=bool(partial)) for row in statistics.measures.values()),
     ]
     return aligned(rows)
 
 
-def _cells(row: MeasureStatistics, *, partial: bool) -> Cells:
+def _cells(row: MeasureStatistics, *, partial: bool) -> RowCells:
     cells = (
         row.name,
         str(row.spearman.n),
@@ -232,7 +232,7 @@ def _cells(row: MeasureStatistics, *, partial: bool) -> Cells:
 
 
 def _regressions(statistics: StudyStatistics) -> str:
-    def cells(row: MeasureStatistics) -> Cells:
+    def cells(row: MeasureStatistics) -> RowCells:
         line = row.regression
         return (
             str(line.n),
@@ -252,7 +252,7 @@ def _regressions(statistics: StudyStatistics) -> str:
 
 
 def _p_values(statistics: StudyStatistics) -> str:
-    def cells(row: MeasureStatistics) -> Cells:
+    def cells(row: MeasureStatistics) -> RowCells:
         numbers = [str(row.spearman.n)]
         for kind in LETTERS:
             plain: Correlation = getattr(row, kind)
@@ -264,7 +264,7 @@ def _p_values(statistics: StudyStatistics) -> str:
 
 
 def _levels(statistics: StudyStatistics) -> str:
-    def cells(row: MeasureStatistics) -> Cells:
+    def cells(row: MeasureStatistics) -> RowCells:
         found = row.levels["spearman"]
         inside = found.within
         return (
@@ -290,7 +290,7 @@ def _levels(statistics: StudyStatistics) -> str:
 
 
 def _bootstraps(statistics: StudyStatistics) -> str:
-    def cells(row: MeasureStatistics) -> Cells:
+    def cells(row: MeasureStatistics) -> RowCells:
         return (str(row.spearman.n), *(_ends(row.bootstrap.get(kind)) for kind in LETTERS))
 
     return _table(
@@ -302,7 +302,7 @@ def _bootstraps(statistics: StudyStatistics) -> str:
 
 
 def _partials(statistics: StudyStatistics) -> str:
-    def cells(row: MeasureStatistics) -> Cells:
+    def cells(row: MeasureStatistics) -> RowCells:
         given = {name: getattr(row, name) for name in ("partial_pearson", "partial_spearman")}
         numbers = [MISSING if row.partial_pearson is None else str(row.partial_pearson.n)]
         for kind, correlation in given.items():
@@ -323,7 +323,7 @@ def _table(
     statistics: StudyStatistics,
     heading: str,
     titles: Sequence[str],
-    cells: Callable[[MeasureStatistics], Cells],
+    cells: Callable[[MeasureStatistics], RowCells],
 ) -> str:
     rows = [(row.name, *cells(row)) for row in statistics.measures.values()]
     return f"{heading}\n{aligned([('measure', *titles), *rows])}"

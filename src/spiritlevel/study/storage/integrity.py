@@ -29,7 +29,7 @@ from .store import CHECKPOINT, Store
 MOST_LISTED = 5  # runs in an error's text
 CHUNK = 2**20
 KEY = "data"  # of the store's entry with the contents of data files
-Content = dict[str, object]  # bytes and sha256
+FileContent = dict[str, object]  # bytes and sha256
 
 
 def check_database(store: Store) -> None:
@@ -111,7 +111,7 @@ def check_data(store: Store) -> None:
     finished = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
     runs = store.settings()
     used = _names(run for run in runs if run.id in finished)
-    recorded: dict[str, Content] = store.entry(KEY) or {}
+    recorded: dict[str, FileContent] = store.entry(KEY) or {}
     now = {
         name: identity for name in sorted(_names(runs)) if (identity := content(name)) is not None
     }
@@ -131,7 +131,7 @@ def check_data(store: Store) -> None:
         store.update_entry(KEY, lambda before: (before or {}) | now)
 
 
-def content(name: str) -> Content | None:
+def content(name: str) -> FileContent | None:
     """Size and checksum of what a study's data name as a path; None if they name none."""
     kind, colon, path = name.partition(":")
     if kind.lower() == "folder" and colon:
@@ -156,7 +156,7 @@ def _images(root: pathlib.Path) -> list[pathlib.Path]:
     return sorted(file for file in candidates if file.suffix.lower() in ENDINGS)
 
 
-def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> Content | None:
+def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> FileContent | None:
     """None if there is no file: the run itself says best what it misses."""
     if not files:
         return None
@@ -171,5 +171,5 @@ def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> Content | None:
     return {"bytes": total, "sha256": digest.hexdigest()}
 
 
-def _described(identity: Content) -> str:
+def _described(identity: FileContent) -> str:
     return f"{identity['bytes']:,} bytes with SHA-256 {str(identity['sha256'])[:16]}…"
