@@ -273,7 +273,7 @@ def _known(values: Mapping[str, float], given: Mapping[str, Any]) -> Row:
 
 
 def _outcomes(rows: Sequence[Row], given: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Those that a user named, in this order, then those that follow or were evaluated."""
+    """The outcomes that a user named, then those that follow from them or were evaluated."""
     named = dict.fromkeys(key for each in given.values() for key in each if key != "network")
     return [*named, *(n for n in KNOWN_OUTCOMES if n not in named and any(n in r for r in rows))]
 

@@ -118,7 +118,7 @@ def task(
 
 
 def registered_task(name: str) -> RegisteredTask | None:
-    """The task of this name, or None."""
+    """The task that is registered under this name, or None."""
     plugins.load("spiritlevel.studies")
     return _tasks.get(name)
 

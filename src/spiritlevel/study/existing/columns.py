@@ -35,7 +35,7 @@ NetworkRow = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class ColumnRoles:
-    """How the columns that are not understood by themselves are meant."""
+    """What the columns mean that are not understood by their names."""
 
     settings: Sequence[str] = ()
     outcomes: Sequence[str] = ()
@@ -66,7 +66,7 @@ class NetworkTable:
 
     @property
     def columns(self) -> list[str]:
-        """All of them, in order of appearance."""
+        """The names of all columns, in order of appearance."""
         return list(dict.fromkeys(key for row in self.rows for key in row))
 
     def cells(self, name: str) -> list[Any]:
@@ -191,7 +191,7 @@ def _check_places(table: NetworkTable) -> None:
 
 
 def _paths(table: NetworkTable) -> list[str]:
-    """As much of each checkpoint's path as tells them apart."""
+    """Names from the checkpoints: as much of each path as tells them apart."""
     paths = [os.path.abspath(str(path)) for path in table.cells(CHECKPOINT)]
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])
     return [os.path.relpath(path, folder) for path in paths]

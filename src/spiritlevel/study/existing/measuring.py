@@ -65,7 +65,7 @@ class MeasuredNetwork:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Of all parameters and buffers: equal for equal weights, whatever file they came from."""
+    """A checksum of all parameters and buffers, the same whatever file they came from."""
     state = {key: value for key, value in model.state_dict().items() if isinstance(value, Tensor)}
     return of_tensors(state)
 

@@ -145,7 +145,7 @@ class _Networks:
         return dataclasses.replace(self.common, model=model, initial=start)
 
     def fingerprints(self, names: Sequence[str]) -> list[str]:
-        """Of the weights of each; two that have the same are refused."""
+        """A checksum of the weights of each network; refuses two that have the same weights."""
         seen: dict[str, str] = {}
         for name, given, arguments in zip(names, self.given, self.arguments, strict=True):
             weights = fingerprint(_built(given, self.factory, arguments))

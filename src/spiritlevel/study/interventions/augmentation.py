@@ -26,7 +26,7 @@ class Augmentation(Protocol):
     """Changes a batch at random; neither tensor is changed in place."""
 
     def __call__(self, x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """New inputs and targets."""
+        """Return changed inputs and their targets."""
 
 
 def crop_flip(padding: int = 4, *, flip: bool = True) -> Augmentation:

@@ -107,7 +107,7 @@ def parse_policy(text: str) -> list[list[tuple[str, float, float]]]:
 
 
 def operations() -> dict[str, ImageOperation]:
-    """By name. Levels run from 0 to 10 over the range that the paper gives each."""
+    """The operations of AutoAugment; levels run from 0 to 10 over the range of the paper."""
     enhance = require("kornia.enhance", what="AutoAugment", extra="augment")
     return {
         "shear_x": lambda x, v, s: _shear_x(x, 0.03 * v * s),

@@ -13,14 +13,14 @@ from ...need import need, number
 
 
 def check_share(share: float, *, name: str, function: str, below_one: bool = False) -> None:
-    """A number from 0 to 1."""
+    """Refuse anything but a number from 0 to 1."""
     wanted = "at least 0 and below 1" if below_one else "from 0 to 1"
     test = number(least=0, below=1) if below_one else number(least=0, most=1)
     need(name, share, test, f"a number {wanted}", "For example 0.3 for 30 %.", of=function)
 
 
 def check_images(x: Tensor, *, function: str) -> None:
-    """Float tensors of four dimensions."""
+    """Refuse anything but float tensors of four dimensions."""
     if x.ndim != 4 or not x.is_floating_point():
         raise SpiritlevelError(
             f"The images given to {function} must be floats of shape (N, channels, height, width). "
@@ -29,7 +29,7 @@ def check_images(x: Tensor, *, function: str) -> None:
 
 
 def check_labels(y: Tensor, *, num_classes: int, function: str) -> None:
-    """Class labels from 0 to num_classes - 1."""
+    """Refuse anything but class labels from 0 to num_classes - 1."""
     if y.ndim != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise SpiritlevelError(
             f"The labels given to {function} must be integers of shape (N,). Got shape "

@@ -69,12 +69,12 @@ def _different(runs: Sequence[RunSettings], key: Callable[[RunSettings], str]) -
 
 
 def _data_of(run: RunSettings) -> str:
-    """All that decides what a run's data look like, apart from random numbers."""
+    """A text of the settings that decide what a run's data look like."""
     return repr([run.data, run.interventions, run.training.dtype])
 
 
 def _network_of(run: RunSettings) -> str:
-    """All that decides which network is built and how it is used, apart from random numbers."""
+    """A text of the settings that decide which network is built and how it is used."""
     changes = [getattr(run.interventions, name) for name in CHANGING]
     layers = [run.measure_options.layers, run.measure_options.head]
     use = [run.training.norm_control, run.training.dtype, run.training.penalty, run.task is None]

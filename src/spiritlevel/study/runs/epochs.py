@@ -35,7 +35,7 @@ class Epochs:
         )
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Those of one epoch, as they are trained on."""
+        """The batches of one epoch, with the changes that the study asks for."""
         x, y = self._data.x, self._data.y
         order = torch.randperm(len(x), generator=self._shuffling).to(x.device)
         for batch in order.split(self._size):
@@ -65,7 +65,7 @@ class Epochs:
 
 
 def random_states(place: torch.device) -> dict[str, Tensor | None]:
-    """Those of torch itself, on which dropout and its like depend."""
+    """The states of torch's own generators, which dropout draws from."""
     on_gpu = place.type == "cuda"
     return {
         "torch": torch.get_rng_state(),
@@ -74,7 +74,7 @@ def random_states(place: torch.device) -> dict[str, Tensor | None]:
 
 
 def restore_random_states(states: Mapping[str, Any], place: torch.device) -> None:
-    """Go on drawing where these were taken."""
+    """Let torch draw on from these states."""
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None:
         torch.cuda.set_rng_state(states["cuda"], place)

@@ -13,9 +13,8 @@ from ..checkpoints import checkpoint_bytes
 from ..settings.run import RunSettings
 from .machine import machine
 from .networks import NetworkRun
-from .outcomes import DIVERGED
+from .outcomes import DIVERGED, EpochSteps
 from .results import EpochRow, MeasurementRow, RunResult, failure, rows_of
-from .step_means import EpochSteps
 
 
 def complete(run: NetworkRun, *, together: bool = False, keep: bool = False) -> RunResult:

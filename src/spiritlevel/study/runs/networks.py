@@ -22,10 +22,9 @@ from ..interventions import bias_shift, mask_feature_maps
 from ..models import build
 from ..settings.run import RunSettings
 from ..storage.database import DATABASE, unusable
-from .outcomes import Ending
+from .outcomes import Ending, EpochSteps
 from .results import History
 from .run_data import DTYPES, RunData, derived_generator, load_data
-from .step_means import EpochSteps
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LAYERS = (nn.Linear, *CONVOLUTIONS)
@@ -115,7 +114,7 @@ def _changed(model: nn.Module, settings: RunSettings) -> nn.Module:
 
 
 def _inner_convolutions(model: nn.Module, head: str | None) -> list[str] | None:
-    """All but the head, whose maps are the classes; None if there are none to mask."""
+    """All convolutions but the head, whose maps are the classes; None without any."""
     output = head_path(model, head)
     modules = model.named_modules()
     paths = [path for path, module in modules if isinstance(module, CONVOLUTIONS)]

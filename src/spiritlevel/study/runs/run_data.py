@@ -113,7 +113,7 @@ def _inputs(x: Tensor, y: Tensor, settings: RunSettings, num_classes: int) -> Te
 
 
 def _normalization(settings: RunSettings) -> Callable[[Tensor], Tensor] | None:
-    """To mean 0 and deviation 1 of each channel of the training inputs, where it is asked for."""
+    """What brings each channel of the training inputs to mean 0 and deviation 1; or None."""
     data = settings.data
     if not data.normalize:
         return None

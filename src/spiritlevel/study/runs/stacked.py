@@ -23,12 +23,11 @@ from .epochs import changed_batches
 from .faster_steps import BatchForward, Captured, Fused, Recorded, recordable
 from .measuring import follow
 from .networks import NetworkRun, build_model
-from .outcomes import finite
+from .outcomes import EpochSteps, StepMeans, finite
 from .results import EpochRow
 from .run_data import RunData, derived_generator, first_inputs, load_data, relabelled
 from .stacked_convolutions import patch_numbers, suits, use_products
 from .stacked_optimizers import StackedOptimizer
-from .step_means import EpochSteps, StepMeans
 from .steps import follows, rate_factor
 from .training_snapshots import Snapshot, SnapshotFile
 

@@ -23,8 +23,8 @@ from ..settings.run import RunSettings
 from ..settings.training import TrainingSettings
 from .faster_steps import BatchForward, Captured, Fused, Recorded, recordable
 from .networks import NetworkRun
+from .outcomes import EpochSteps, StepMeans
 from .run_data import derived_generator
-from .step_means import EpochSteps, StepMeans
 
 # How much of a GPU NVIDIA's MPS gives to a process, in percent.
 MPS_LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -77,7 +77,7 @@ class Steps:
             self._gradients = Recorded(self._gradients)
 
     def start_epoch(self) -> None:
-        """Into training mode; a frozen backbone does not learn, nor do its statistics move."""
+        """Set training mode; a frozen backbone does not learn, nor do its statistics move."""
         self._model.train()
         if self._head_alone is not None:
             self._model.eval()
@@ -86,14 +86,14 @@ class Steps:
             param.requires_grad_(False)
 
     def end_epoch(self) -> EpochSteps:
-        """Every parameter counts again: what is measured does not depend on who was trained."""
+        """Let all parameters have gradients again, and return what the steps saw."""
         for param in self._frozen:
             param.requires_grad_(True)
         steps, self._in_epoch = self._in_epoch, 0
         return EpochSteps() if self._means is None else self._means.take(1, steps=steps)[0]
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
-        """As many steps on one batch as the study says, usually one."""
+        """Take as many steps on one batch as the study says, usually one."""
         for _ in range(self._repeats):
             self._set_rate()
             self._one(x, y)
@@ -246,7 +246,7 @@ def make_penalty(model: nn.Module, settings: RunSettings) -> Penalty | None:
 
 
 def follows(training: TrainingSettings) -> bool:
-    """Whether the rate changes at all."""
+    """Whether the learning rate changes during training."""
     return training.schedule != "constant" or training.warmup > 0
 
 

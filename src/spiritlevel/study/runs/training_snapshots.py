@@ -122,13 +122,13 @@ class SnapshotFile:
             return None
 
     def remove(self) -> None:
-        """Nobody needs it any more."""
+        """Delete the file: the training is stored."""
         self._path.unlink(missing_ok=True)
         self._last.unlink(missing_ok=True)
 
 
 def remove_snapshots(folder: pathlib.Path) -> None:
-    """Those of all runs in the store of this folder, as far as one may write there."""
+    """Delete the snapshots of all runs of a store, as far as one may write there."""
     with contextlib.suppress(OSError):
         for path in (folder / UNFINISHED).glob("*.pt"):
             path.unlink(missing_ok=True)

@@ -219,7 +219,7 @@ class Study:
         return list(runs.values())
 
     def given(self) -> dict[str, dict[str, Any]] | None:
-        """By run, the outcomes of a network that was given and its name as "network".
+        """The known outcomes of each network that was not trained here, with its name as "network".
 
         None where the study has a grid.
         """

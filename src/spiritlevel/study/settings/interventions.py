@@ -60,7 +60,7 @@ class InterventionSettings(SettingsSection):
 
     @classmethod
     def read(cls, given: object) -> InterventionSettings:
-        """Every strength checked; 0 or false is the same as leaving the key out."""
+        """Check every strength; 0 or false is the same as leaving the key out."""
         section = as_mapping("interventions", given)
         # 0 == False in Python: both switch an intervention off.
         switched_on = {key: None if value == 0 else value for key, value in section.items()}

@@ -106,7 +106,7 @@ class ValueCheck:
 
 
 class ListCheck(ValueCheck):
-    """Several numbers in one value."""
+    """A list of numbers, each checked like a single one."""
 
     def read(self, where: str, value: object) -> Any:
         """A tuple, each number in its own type."""
@@ -132,43 +132,43 @@ def checked(reader: Reader, default: Any) -> Any:
 
 
 def one_of(*names: str, default: str | None) -> Any:
-    """One of several names."""
+    """A field that is one of several names."""
     need = f"one of {', '.join(names)}"
     return checked(ValueCheck(str, need, lambda value: value in names), default)
 
 
 def text(need: str) -> Any:
-    """A text that is not empty; None by default."""
+    """A field with a text that is not empty; None by default."""
     return checked(ValueCheck(str, need, bool), None)
 
 
 def path(need: str) -> Any:
-    """A text that the system can be asked for as a path; None by default."""
+    """A field with a text that the system can be asked for as a path; None by default."""
     return checked(PathCheck(str, need, bool), None)
 
 
 def flag() -> Any:
-    """True or false; false by default."""
+    """A field that is true or false; false by default."""
     return checked(ValueCheck(bool, "true or false", lambda value: True), False)
 
 
 def count(default: int | None = None, need: str = "a whole number of at least 1") -> Any:
-    """How many of something, at least one."""
+    """A field that counts something, from one up."""
     return number(int, default, need, lambda v: v >= 1)
 
 
 def positive(default: float | None = None) -> Any:
-    """A number above 0."""
+    """A field with a number above 0."""
     return number(float, default, "a number above 0", lambda v: v > 0)
 
 
 def number(kind: type, default: Any, need: str, allowed: Callable[[Any], bool]) -> Any:
-    """A finite number within a range."""
+    """A field with a finite number within a range."""
     return checked(ValueCheck(kind, need, lambda v: math.isfinite(v) and allowed(v)), default)
 
 
 def numbers(default: tuple[float, ...], need: str, allowed: Callable[[Any], bool]) -> Any:
-    """A list of finite numbers within a range."""
+    """A field with a list of finite numbers within a range."""
     return checked(ListCheck(float, need, lambda v: math.isfinite(v) and allowed(v)), default)
 
 

@@ -67,7 +67,7 @@ def read_yaml(text: str, *, source: str) -> Any:
     yaml = require("yaml", what="Reading a study from YAML", extra="study")
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
-        """Plain values only."""
+        """A YAML loader that makes plain values only."""
 
         def compose_mapping_node(self, anchor: Any) -> Any:
             node = super().compose_mapping_node(anchor)

@@ -98,7 +98,7 @@ class RunSettings:
 
     @classmethod
     def from_json(cls, settings: str, axes: str) -> RunSettings:
-        """From the two texts that a store holds."""
+        """Read the settings and the axes of a run, as a store holds them."""
         try:
             sections = read_as(Mapping[str, Any], parse_json(settings), "the settings")
             check_plain("run", sections)

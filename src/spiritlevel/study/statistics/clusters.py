@@ -136,7 +136,7 @@ def jackknife(
 
 
 def student_quantile(confidence: float, degrees: int) -> float:
-    """How many standard errors the interval reaches to each side."""
+    """Student's quantile: how many standard errors an interval reaches to each side."""
     return float(scipy_stats().t.ppf(0.5 + confidence / 2, degrees))
 
 

@@ -178,7 +178,7 @@ def _spearman(x: Array, y: Array) -> tuple[float, float]:
 
 
 def of_all(kind: CoefficientKind, x: Array, y: Array) -> float:
-    """The coefficient of all points."""
+    """The coefficient over all points, each counted once."""
     return float(OF_COUNTS[kind](x, y, numpy().ones((1, len(x))))[0])
 
 

@@ -60,13 +60,13 @@ class Grid:
         return cls(len(settings), values, codes)
 
     def among(self, runs: Array) -> Grid:
-        """These runs alone; asked again for the same runs, the same grid."""
+        """The grid of these runs alone; the same object for the same runs."""
         if len(runs) == self.num_runs:
             return self
         return self._parts.setdefault(runs.tobytes(), self._of_runs(runs, list(self.codes)))
 
     def without(self, name: str, runs: Array) -> Grid:
-        """These runs, as if there were no such hyperparameter."""
+        """The grid of these runs, as if there were no such hyperparameter."""
         return self._of_runs(runs, [each for each in self.codes if each != name])
 
     def _of_runs(self, runs: Array, names: Sequence[str]) -> Grid:

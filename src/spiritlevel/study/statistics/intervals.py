@@ -195,7 +195,7 @@ def _smallest(value: float, n: int, normal: float) -> float:
 
 
 def variance(tau: float, n: int) -> float:
-    """Of Kendall's τ, over samples of n normal pairs in whose population it is this (Esscher 1924).
+    """The variance of Kendall's τ over samples of n normal pairs with this τ (Esscher 1924).
 
     >>> round(variance(0.0, 10), 6), round(2 * (2 * 10 + 5) / (9 * 10 * 9), 6)
     (0.061728, 0.061728)

@@ -45,7 +45,7 @@ class Within:
 
     @property
     def n(self) -> int:
-        """Settings that it rests on."""
+        """The number of settings that the mean is taken over."""
         return len(self.by_setting)
 
     @property

@@ -207,7 +207,7 @@ class _PairSums:
     squares: float = 0.0
 
     def add(self, pairs: int, wrong: float, weight: float, squares: float) -> None:
-        """Add those of some of the pairs."""
+        """Add the sums over more pairs."""
         self.pairs += pairs
         self.wrong += wrong
         self.weight += weight
@@ -240,7 +240,7 @@ def changes_along(grid: Grid, axis: str, pooling: Pooling, seed_key: str) -> lis
 def errors_of(
     changes: Sequence[AxisChange], x: Array, y: Array, weight: PairWeight | None
 ) -> list[PairError]:
-    """How often x orders two runs against y, for each change; None weighs all pairs alike."""
+    """How often x orders two runs against y, for each change; weight None counts pairs alike."""
     sums = [_PairSums() for _ in changes]
     listed: list[tuple[int, Array, Array]] = []
     waiting = 0
@@ -266,7 +266,7 @@ def _add_listed(
     cells: Sequence[tuple[int, Array, Array]],
     weight: PairWeight | None,
 ) -> None:
-    """All pairs of small cells in one list."""
+    """Add all pairs of small cells, from one list of pairs."""
     np = numpy()
     if not cells:
         return
@@ -287,7 +287,7 @@ def _add_listed(
 def _add_large(
     sums: _PairSums, x: Array, y: Array, first: Array, second: Array, weight: PairWeight | None
 ) -> None:
-    """All pairs of two large cells, without a list of them."""
+    """Add all pairs of two large cells, without a list of them."""
     np = numpy()
     pairs = len(first) * len(second)
     if weight is None:

@@ -110,7 +110,7 @@ def plain(value: Any) -> Any:
 
 
 def text_of(statistics: StudyStatistics) -> str:
-    """All of it: the table to read first, what may be claimed, then the details and the notes."""
+    """The whole text: the table to read first, the verdicts, then details and notes."""
     rows = statistics.measures.values()
     verdicts = [f"{row.name}: {row.verdict}." for row in rows]
     parts = [_overview(statistics), "\n".join(verdicts)]

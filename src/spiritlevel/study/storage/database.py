@@ -77,7 +77,7 @@ def explained(folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, folder: pathlib.Path) -> Iterator[None]:
-    """All statements or none."""
+    """Carry out all statements of the block, or none."""
     with explained(folder):
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -131,7 +131,7 @@ def problems(connection: sqlite3.Connection) -> list[str]:
 
 
 def flush(path: pathlib.Path) -> None:
-    """Past the caches of the system, so that a row never outlives its checkpoint."""
+    """Write a file through the caches of the system: a row never outlives its checkpoint."""
     with contextlib.suppress(OSError):  # some systems cannot flush a folder
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -194,7 +194,7 @@ def check_values(connection: sqlite3.Connection, folder: pathlib.Path) -> None:
 
 
 def _wrong_values(connection: sqlite3.Connection) -> str:
-    """What is wrong with them, or ""."""
+    """What is wrong with the values of the tables, or ""."""
     for table, columns in _columns().items():
         tests = {name: _test(table, name, *kind) for name, kind in columns.items()}
         row = connection.execute(f"SELECT {', '.join(tests.values())} FROM {table}").fetchone()

@@ -157,7 +157,7 @@ def _images(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> FileContent | None:
-    """None if there is no file: the run itself says best what it misses."""
+    """Size and checksum of files together; None without files, which the run itself reports."""
     if not files:
         return None
     total, digest = 0, hashlib.sha256()

@@ -162,7 +162,7 @@ class Store:
 
     @property
     def name(self) -> str:
-        """Of the study."""
+        """The name of the study."""
         return str(parse_json(self._definition_text())["name"])
 
     @property
@@ -190,11 +190,11 @@ class Store:
         return Counts(**dict(self._select("SELECT status, count(*) FROM runs GROUP BY status")))
 
     def states(self) -> dict[str, str]:
-        """Of all runs, by id: pending, running, done or failed."""
+        """The state of each run by its id: pending, running, done or failed."""
         return dict(self._select("SELECT id, status FROM runs"))
 
     def settings(self) -> list[RunSettings]:
-        """Of all runs, in the order of the grid."""
+        """The settings of all runs, in the order of the grid."""
         rows = self._select("SELECT settings, axes FROM runs ORDER BY position")
         return [RunSettings.from_json(settings, axes) for settings, axes in rows]
 
@@ -382,7 +382,7 @@ class Store:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """All statements or none; other processes wait for their turn."""
+        """A transaction; other processes wait for their turn."""
         if self.read_only:
             raise unusable(self.folder, PermissionError("it may be read, but not written"))
         with transaction(self._connection, self.folder):
