@@ -23,10 +23,11 @@ from torch import nn
 
 from .. import plugins, user_code
 from ..errors import SpiritlevelError, brief, suggestion
+from ..need import need
 from ..training.penalties.penalty import Penalty
 from .models.registry import is_registered
 from .runs.results import RunResult
-from .settings.keys import check_keys
+from .settings.keys import check_keys, must_be
 from .settings.run import RunSettings
 
 Task = Callable[[RunSettings, Any], RunResult]
@@ -64,11 +65,13 @@ def register_study(file: StudyFile | str) -> None:
     """Make a study available under the name of its file, without `.yaml`."""
     if isinstance(file, str):
         file = pathlib.Path(file)
-    if not isinstance(getattr(file, "name", None), str):
-        raise SpiritlevelError(
-            "The 'file' argument of register_study must be a path or a resource of a package. Got "
-            f"{brief(file)}, of type {type(file).__name__}. Pass for example 'my-study.yaml'."
-        )
+    need(
+        *("file", file, lambda found: isinstance(getattr(found, "name", None), str)),
+        "a path or a resource of a package",
+        "Pass for example 'my-study.yaml'.",
+        of="register_study",
+        typed=True,
+    )
     if not file.name.endswith(SUFFIX):
         raise SpiritlevelError(
             f"The 'file' argument of register_study must end in {SUFFIX!r}. Got "
@@ -201,9 +204,7 @@ def _read(key: str, value: Any, default: Any) -> Any:
     kind = type(default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(value, bool) or not isinstance(value, kind):
-        needs = {int: "a whole number", float: "a number", str: "a text"}
-        raise SpiritlevelError(
-            f"The study's task.{key} must be {needs[kind]}. Got {brief(value)}. Usual: {default!r}."
-        )
+    needs = {int: "a whole number", float: "a number", str: "a text"}
+    fits = isinstance(value, kind) and not isinstance(value, bool)
+    must_be(fits, f"task.{key}", value, needs.get(kind, ""), f"Usual: {default!r}.")
     return value

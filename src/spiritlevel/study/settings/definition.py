@@ -12,14 +12,11 @@ from typing import Any
 
 from ...errors import SpiritlevelError, brief, suggestion
 from ...files.names import check_name
-from .interventions import InterventionSettings
 from .keys import as_mapping, check_keys, is_scalar, must_be, readers_of
-from .measuring import MeasureSettings, check_measures
+from .measuring import check_measures
 from .networks import axes_of, read_networks
 from .plain_values import check_plain, read_yaml
-from .run import RunSettings
-from .sections import DataSettings
-from .stop import StopSettings
+from .run import READ, RunSettings
 from .training import TrainingSettings
 
 SECTIONS = (
@@ -32,15 +29,8 @@ MAX_RUNS = 1_000_000
 VARIANT = "variant"  # the axis that the variants are on
 TRAINING = tuple(readers_of(TrainingSettings))
 # The keys of each section; None where a user's own function knows them.
-KEYS: dict[str, Sequence[str] | None] = {
-    "training": TRAINING,
-    "data": ("name", *readers_of(DataSettings)),
-    "stop": tuple(readers_of(StopSettings)),
-    "measure_options": tuple(readers_of(MeasureSettings)),
-    "model": None,
-    "task": None,
-    "interventions": tuple(readers_of(InterventionSettings)),
-}
+KEYS: dict[str, Sequence[str] | None] = {name: tuple(readers_of(READ[name])) for name in READ}
+KEYS |= {"data": ("name", *readers_of(READ["data"])), "model": None, "task": None}
 KeyPlace = tuple[str, str]
 
 

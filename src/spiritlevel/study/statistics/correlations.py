@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
-from ...errors import SpiritlevelError, brief
+from ...need import need, one_of
 from .intervals import FORMULAS, SWAP, Interval, bca, by_formula
 from .points import (
     Array,
@@ -108,11 +108,8 @@ class Coefficient:
             seed: of the bootstrap; the same seed gives the same interval.
         """
         check_confidence(confidence)
-        if interval not in ("formula", "bca"):
-            raise SpiritlevelError(
-                "The 'interval' argument must be 'formula' or 'bca' (bootstrap). "
-                f"Got {brief(interval)}."
-            )
+        known = one_of(("formula", "bca"))
+        need("interval", interval, known, "'formula' or 'bca' (bootstrap)")
         points = finite_points(values=values, target=target)
         x, y = points.columns
         if reason := why_undefined(points, measure=x, target=y):

@@ -20,7 +20,7 @@ import math
 import statistics
 from collections.abc import Callable
 
-from ...errors import SpiritlevelError, brief
+from ...need import need, number
 from .points import Array, check_confidence, numpy
 from .resampling import AT_ONCE, left_out
 
@@ -93,11 +93,8 @@ def _fisher(kind: str, value: float, n: int, normal: float) -> Interval:
 def resample_counts(n: int, resamples: int, seed: int) -> Array:
     """How often each of the n points is drawn: one row a resample. Not to be changed."""
     np = numpy()
-    if resamples < MIN_RESAMPLES:
-        raise SpiritlevelError(
-            f"The 'resamples' argument must be at least {MIN_RESAMPLES}: the interval's ends are "
-            f"percentiles of the resamples. Got {brief(resamples)}. Usual: 2000."
-        )
+    wanted = f"at least {MIN_RESAMPLES}: the interval's ends are percentiles of the resamples"
+    need("resamples", resamples, number(least=MIN_RESAMPLES), wanted, "Usual: 2000.")
     generator = np.random.default_rng(seed)
     counts = np.empty((resamples, n), dtype=np.min_scalar_type(n))  # thousands of runs need room
     rows = max(1, AT_ONCE // n)

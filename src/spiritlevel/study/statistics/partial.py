@@ -7,7 +7,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal
 
-from ...errors import SpiritlevelError, brief
+from ...need import need, one_of
 from .clusters import in_blocks, jackknifed, numbered
 from .correlations import Correlation, defined, p_of_t, undefined
 from .intervals import FORMULAS, by_formula
@@ -52,10 +52,7 @@ def partial_correlation(
     -0.28 [-0.85, +0.60]
     """
     check_confidence(confidence)
-    if kind not in ("pearson", "spearman"):
-        raise SpiritlevelError(
-            f"The 'kind' argument must be 'pearson' or 'spearman'. Got {brief(kind)}."
-        )
+    need("kind", kind, one_of(("pearson", "spearman")), "'pearson' or 'spearman'")
     # under names that cannot meet those of the other columns
     held = {f"confounder {name}": column for name, column in confounders.items()}
     points = finite_points(values=values, target=target, **held)

@@ -25,7 +25,8 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Literal
 
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError
+from ...need import need, number, one_of, or_none
 from .concordance import agreement
 from .grid import Grid, SettingsOfRuns
 from .points import Array, Numbers, finite_points, numpy, signs
@@ -142,24 +143,11 @@ def hoeffding_weight(difference: Array, num_test: int, loss_range: float = 1.0) 
 
 
 def _check(num_test: int | None, loss_range: float, pooling: str, min_effective: float) -> None:
-    if num_test is not None and num_test < 1:
-        raise SpiritlevelError(
-            "The 'num_test' argument must be the number of test examples behind the target, or "
-            f"None to weigh all pairs alike. Got {brief(num_test)}."
-        )
-    if not loss_range > 0:
-        raise SpiritlevelError(
-            f"The 'loss_range' argument must be > 0. Got {brief(loss_range)}. The 0-1 loss has 1."
-        )
-    if pooling not in ("change", "cell"):
-        raise SpiritlevelError(
-            f"The 'pooling' argument must be 'change' or 'cell'. Got {brief(pooling)}."
-        )
-    if not min_effective > 0:
-        raise SpiritlevelError(
-            f"The 'min_effective' argument must be > 0. Got {brief(min_effective)}. The paper "
-            "takes 12."
-        )
+    wanted = "the number of test examples behind the target, or None to weigh all pairs alike"
+    need("num_test", num_test, or_none(number(least=1)), wanted)
+    need("loss_range", loss_range, number(above=0), "> 0", "The 0-1 loss has 1.")
+    need("pooling", pooling, one_of(("change", "cell")), "'change' or 'cell'")
+    need("min_effective", min_effective, number(above=0), "> 0", "The paper takes 12.")
 
 
 def _rule(num_test: int | None, loss_range: float, pooling: str, min_effective: float) -> str:
