@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.study.runs import checks
+from spiritlevel.study import checks
 from spiritlevel.study.runs.run_data import RunData
 from spiritlevel.symmetries.precision import precise
 from study.tiny_study import tiny

@@ -14,7 +14,7 @@ from spiritlevel.study import Store, control, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.executors import progress as executor_progress
 from spiritlevel.study.executors.progress import ProgressReporter, StudyStatus
-from spiritlevel.study.runs.results import RunResult
+from spiritlevel.study.run_results import RunResult
 from spiritlevel.study.storage import claims
 from spiritlevel.study.storage import store as store_module
 from spiritlevel.study.storage.claims import new_worker

@@ -12,7 +12,7 @@ from spiritlevel import SpiritlevelError
 from spiritlevel.study import Store
 from spiritlevel.study.population import Population
 from spiritlevel.study.population_statistics import statistics
-from spiritlevel.study.runs.results import EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.run_results import EpochRow, MeasurementRow, RunResult
 from spiritlevel.study.storage.claims import new_worker
 from study.tiny_study import tiny
 

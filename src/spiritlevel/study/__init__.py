@@ -4,7 +4,7 @@ from .control import execute, find, resume, run, state
 from .existing.python import measure_networks
 from .population import Population
 from .registry import read_task, register_study, task
-from .runs.results import RunResult
+from .run_results import RunResult
 from .runs.tasks import task_result
 from .settings.definition import Study
 from .settings.run import RunSettings

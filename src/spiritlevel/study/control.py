@@ -11,14 +11,15 @@ from typing import Any
 
 from ..errors import SpiritlevelError, brief, suggestion
 from ..files.names import as_path, check_name, portable
+from .checks import check as check
 from .data.catalogue import CATALOGUE
+from .data_identity import check_data
 from .executors import local, processes, ray, vmap
 from .executors.progress import Watch, seconds_left
 from .registry import check_code, study_names, study_text
-from .runs.checks import check as check
 from .runs.training_snapshots import remove_snapshots
 from .settings.definition import Study
-from .storage.integrity import check_data, check_database, describe_lost, lost_checkpoints
+from .storage.integrity import check_database, describe_lost, lost_checkpoints
 from .storage.store import Counts, Store
 
 EXECUTORS = ("local", "vmap", "ray")

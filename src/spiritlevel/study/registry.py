@@ -26,7 +26,7 @@ from ..errors import SpiritlevelError, brief, suggestion
 from ..need import need
 from ..training.penalties.penalty import Penalty
 from .models.registry import is_registered
-from .runs.results import RunResult
+from .run_results import RunResult
 from .settings.keys import check_keys, must_be
 from .settings.run import RunSettings
 

@@ -8,7 +8,7 @@ import time
 
 from spiritlevel.pages.watch import Watched, open_server
 from spiritlevel.study import Store
-from spiritlevel.study.runs.results import EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.run_results import EpochRow, MeasurementRow, RunResult
 from spiritlevel.study.storage.claims import new_worker
 from study.tiny_study import tiny
 

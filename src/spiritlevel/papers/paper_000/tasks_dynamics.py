@@ -9,10 +9,10 @@ import torch
 
 from ...errors import SpiritlevelError
 from ...study.registry import NoArguments, read_task, task
+from ...study.run_results import EpochRow, History, RunResult
 from ...study.runs.measuring import complete, measure_network
 from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import DIVERGED
-from ...study.runs.results import EpochRow, History, RunResult
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings

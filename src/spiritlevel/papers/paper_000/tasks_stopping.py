@@ -14,10 +14,10 @@ import torch
 
 from ...errors import SpiritlevelError
 from ...study.registry import read_task, task
+from ...study.run_results import RunResult
 from ...study.runs.measuring import complete
 from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import DIVERGED
-from ...study.runs.results import RunResult
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from ... import api
 from ...errors import SpiritlevelError
 from ...study.registry import read_task, task
-from ...study.runs.results import RunResult
+from ...study.run_results import RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from ...study.registry import read_task, task
+from ...study.run_results import RunResult
 from ...study.runs.measuring import complete
 from ...study.runs.networks import NetworkRun, head_path
 from ...study.runs.outcomes import DIVERGED
-from ...study.runs.results import RunResult
 from ...study.runs.run_data import load_data
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result

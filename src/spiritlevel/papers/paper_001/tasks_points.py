@@ -14,18 +14,12 @@ from torch.nn import functional as F
 from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import read_task, task
+from ...study.run_results import EpochMeasurementRow, EpochRow, History, MeasurementRow, RunResult
 from ...study.runs.attempts import current
 from ...study.runs.epochs import Epochs
 from ...study.runs.measuring import measure_network
 from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import ALL_EPOCHS, DIVERGED
-from ...study.runs.results import (
-    EpochMeasurementRow,
-    EpochRow,
-    History,
-    MeasurementRow,
-    RunResult,
-)
 from ...study.runs.run_data import RunData
 from ...study.runs.running import evaluate
 from ...study.runs.tasks import number_row, task_result

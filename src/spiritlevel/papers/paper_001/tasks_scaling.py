@@ -9,9 +9,9 @@ from torch import nn
 
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import read_task, task
+from ...study.run_results import MeasurementRow, RunResult
 from ...study.runs.measuring import measure_network
 from ...study.runs.networks import NetworkRun
-from ...study.runs.results import MeasurementRow, RunResult
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ...errors import SpiritlevelError
+from ..run_results import RunResult, failure
 from ..runs.attempts import OnEpoch, remove_snapshots_of
-from ..runs.results import RunResult, failure
 from ..runs.running import run_one
 from ..runs.training_snapshots import UNFINISHED
 from ..storage.claims import new_worker

@@ -15,8 +15,8 @@ from typing import Any
 from ...engine.sample_memory import share_gpu
 from ...errors import SpiritlevelError, require
 from ..models.registry import is_own
+from ..run_results import RunResult, describe, failure
 from ..runs.machine import TF32
-from ..runs.results import RunResult, describe, failure
 from ..runs.running import run_one
 from ..settings.run import RunSettings
 from ..storage.store import Claim, Store

@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping
 
 from ...errors import SpiritlevelError, is_out_of_memory
+from ..run_results import failure
 from ..runs.attempts import OnEpoch
 from ..runs.machine import repeatable
 from ..runs.measuring import complete
-from ..runs.results import failure
 from ..runs.running import with_seconds
 from ..runs.stacked import TrainedGroup, refusal_of, train_together
 from ..runs.training_snapshots import UNFINISHED, SnapshotFile

@@ -19,9 +19,9 @@ from ..checkpoints import load_checkpoint
 from ..data.samples import in_batches, load_samples
 from ..models.registry import build
 from ..registry import read_task, task
+from ..run_results import MeasurementRow, RunResult
 from ..runs.measuring import measured_rows
 from ..runs.outcomes import DIVERGED, MEASURED
-from ..runs.results import MeasurementRow, RunResult
 from ..runs.run_data import DTYPES, whole_test
 from ..runs.tasks import number_row, task_result
 from ..settings.run import RunSettings

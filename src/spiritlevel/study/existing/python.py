@@ -21,8 +21,8 @@ from ..checkpoints import load_checkpoint
 from ..executors.local import run_here
 from ..executors.progress import Watch
 from ..population import Population
+from ..run_results import RunResult
 from ..runs.machine import repeatable
-from ..runs.results import RunResult
 from ..settings.definition import Study
 from ..settings.keys import readers_of
 from ..settings.measuring import MeasureSettings

@@ -18,7 +18,7 @@ from ...model.batches import map_tensors, tensors
 from ...results import Progress
 from ..checkpoints import load_checkpoint
 from ..registry import check_code, read_task
-from ..runs.results import describe
+from ..run_results import describe
 from ..settings.definition import Study
 from ..settings.run import RunSettings
 from ..statistics.points import MIN_POINTS

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ... import api
 from ..checkpoints import checkpoint_bytes
+from ..run_results import EpochRow, MeasurementRow, RunResult, failure, rows_of
 from ..settings.run import RunSettings
 from .machine import machine
 from .networks import NetworkRun
 from .outcomes import DIVERGED, EpochSteps
-from .results import EpochRow, MeasurementRow, RunResult, failure, rows_of
 
 
 def complete(run: NetworkRun, *, together: bool = False, keep: bool = False) -> RunResult:

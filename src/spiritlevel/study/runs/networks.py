@@ -20,10 +20,10 @@ from ...training.norm_control.control import NORMS, constrain_weights_, replace_
 from ..checkpoints import load_weights
 from ..interventions import bias_shift, mask_feature_maps
 from ..models import build
+from ..run_results import History
 from ..settings.run import RunSettings
 from ..storage.database import DATABASE, unusable
 from .outcomes import Ending, EpochSteps
-from .results import History
 from .run_data import DTYPES, RunData, derived_generator, load_data
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError
+from ..run_results import EpochRow, History, MeasurementRow
 from ..settings.run import RunSettings
 from ..settings.stop import StopSettings
-from .results import EpochRow, History, MeasurementRow
 
 ALL_EPOCHS = "epochs"  # nothing ended its training before
 DIVERGED = "diverged"  # its loss is not finite, and it has no measures

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..run_results import EpochRow, RunResult
 from ..settings.run import RunSettings
 from .attempts import OnEpoch, RunAttempt, at_work, current
 from .epochs import Epochs
@@ -17,7 +18,6 @@ from .machine import repeatable
 from .measuring import complete, follow
 from .networks import NetworkRun
 from .outcomes import finite
-from .results import EpochRow, RunResult
 from .run_data import derived_seed
 from .tasks import run_task
 

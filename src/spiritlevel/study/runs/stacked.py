@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
+from ..run_results import EpochRow
 from ..settings.run import RunSettings
 from .epochs import changed_batches
 from .faster_steps import BatchForward, Captured, Fused, Recorded, recordable
 from .measuring import follow
 from .networks import NetworkRun, build_model
 from .outcomes import EpochSteps, StepMeans, finite
-from .results import EpochRow
 from .run_data import RunData, derived_generator, first_inputs, load_data, relabelled
 from .stacked_convolutions import patch_numbers, suits, use_products
 from .stacked_optimizers import StackedOptimizer

@@ -20,7 +20,7 @@ import torch
 
 from ...files.torch_files import load_torch_file
 from ...records import __version__
-from .results import EpochMeasurementRow, EpochRow, History
+from ..run_results import EpochMeasurementRow, EpochRow, History
 
 UNFINISHED = "unfinished"  # the folder of snapshots, in that of the store
 EVERY = 5.0  # seconds between two snapshots, at least,

@@ -123,13 +123,6 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {schema.VERSION}")
 
 
-def problems(connection: sqlite3.Connection) -> list[str]:
-    """What is wrong with the file: damaged pages, missing tables."""
-    checked = [text for [text] in connection.execute("PRAGMA quick_check") if text != "ok"]
-    tables = {name for [name] in connection.execute("SELECT name FROM sqlite_master")}
-    return checked + [f"no table {name!r}" for name in schema.ORDER if name not in tables]
-
-
 def flush(path: pathlib.Path) -> None:
     """Write a file through the caches of the system: a row never outlives its checkpoint."""
     with contextlib.suppress(OSError):  # some systems cannot flush a folder

@@ -1,34 +1,22 @@
-"""Whether files are as they were written: the database, the weights of runs, and the data.
+"""Whether a study's files are as they were written: the database, and the weights of its runs.
 
 Size and checksum of a run's checkpoint stand in the database. Runs of earlier versions have none:
 their files are checked for being complete.
-
-A run is determined by its settings, and they name a file of data: `mine.npz`. Its size and checksum
-are kept in the store when runs are made. Published sets do not change, and are checked when
-fetched.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ...errors import SpiritlevelError
-from ..data.catalogue import CATALOGUE
-from ..data.folder import ENDINGS, SPLITS
-from ..runs.run_data import forget_data
-from ..runs.training_snapshots import remove_snapshots
-from ..settings.run import RunSettings
 from .database import damaged
 from .store import CHECKPOINT, Store
 
 MOST_LISTED = 5  # runs in an error's text
 CHUNK = 2**20
-KEY = "data"  # of the store's entry with the contents of data files
 FileContent = dict[str, object]  # bytes and sha256
 
 
@@ -79,7 +67,7 @@ def _problem(path: pathlib.Path, recorded: Mapping[str, Any] | None) -> str:
             return "" if _is_complete(path, size) else "damaged"
         if size != recorded["bytes"]:
             return f"damaged, {size} of {recorded['bytes']} bytes"
-        now = _of_files(path.parent, [path])
+        now = content_of(path.parent, [path])
         return "" if now == recorded else "damaged, other content"
     except FileNotFoundError:
         return "missing"
@@ -101,62 +89,7 @@ def _is_complete(path: pathlib.Path, size: int) -> bool:
             return False
 
 
-def check_data(store: Store) -> None:
-    """Refuse files with other content than finished runs were made with; remember the others.
-
-    A store without an entry (of an earlier version) gets one, and is checked from then on.
-    """
-    if not store.counts().remaining:
-        return
-    finished = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
-    runs = store.settings()
-    used = _names(run for run in runs if run.id in finished)
-    recorded: dict[str, FileContent] = store.entry(KEY) or {}
-    now = {
-        name: identity for name in sorted(_names(runs)) if (identity := content(name)) is not None
-    }
-    if now:
-        forget_data()
-    for name in sorted(used & recorded.keys() & now.keys()):
-        if recorded[name] != now[name]:
-            raise SpiritlevelError(
-                f"The data {name!r} have other content than when {len(finished)} runs of the study "
-                f"in {str(store.folder)!r} were made: {_described(recorded[name])} then, "
-                f"{_described(now[name])} now. Restore the former data, or use --out to run the "
-                "study with these in another folder."
-            )
-    if any(recorded[name] != now[name] for name in recorded.keys() & now.keys()):
-        remove_snapshots(store.folder)  # trained in part on what is no longer there
-    if recorded | now != recorded:
-        store.update_entry(KEY, lambda before: (before or {}) | now)
-
-
-def content(name: str) -> FileContent | None:
-    """Size and checksum of what a study's data name as a path; None if they name none."""
-    kind, colon, path = name.partition(":")
-    if kind.lower() == "folder" and colon:
-        root = pathlib.Path(os.path.expanduser(path))
-        return _of_files(root, _images(root))
-    if name.lower().endswith(".npz") and kind.lower() not in CATALOGUE:
-        path = name
-    file = pathlib.Path(os.path.expanduser(path))
-    return _of_files(file.parent, [file] if file.is_file() else [])
-
-
-def _names(runs: Iterable[RunSettings]) -> set[str]:
-    """What the runs' data are called, for training and for the test."""
-    given = (name for run in runs for name in (run.data.name, run.data.test))
-    return {name for name in given if name is not None}
-
-
-def _images(root: pathlib.Path) -> list[pathlib.Path]:
-    """What the reader of image folders looks at."""
-    tops = [root / split for split in SPLITS if (root / split).is_dir()] or [root]
-    candidates = (file for top in tops for file in top.glob("[!.]*/[!.]*"))
-    return sorted(file for file in candidates if file.suffix.lower() in ENDINGS)
-
-
-def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> FileContent | None:
+def content_of(root: pathlib.Path, files: list[pathlib.Path]) -> FileContent | None:
     """Size and checksum of files together; None without files, which the run itself reports."""
     if not files:
         return None
@@ -169,7 +102,3 @@ def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> FileContent | No
                 total += len(chunk)
                 digest.update(chunk)
     return {"bytes": total, "sha256": digest.hexdigest()}
-
-
-def _described(identity: FileContent) -> str:
-    return f"{identity['bytes']:,} bytes with SHA-256 {str(identity['sha256'])[:16]}…"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ..runs.results import EpochRow, MeasurementRow
+from ..run_results import EpochRow, MeasurementRow
 
 VERSION = 2
 VALUE = """

@@ -24,7 +24,7 @@ from ...errors import SpiritlevelError
 from ...files import remove_leftovers, write_atomically
 from ...files.names import as_path, check_name
 from ...reading import parse_json
-from ..runs.results import RunResult
+from ..run_results import RunResult
 from ..settings.definition import Study
 from ..settings.run import RunSettings
 from . import schema
@@ -40,7 +40,6 @@ from .database import (
     damaged,
     explained,
     flush,
-    problems,
     replace_rows,
     selected,
     transaction,
@@ -150,13 +149,12 @@ class Store:
             "INSERT INTO runs (id, position, settings, axes, seed) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET position = excluded.position, axes = excluded.axes",
             [
-                (run.id, i, run.canonical, json.dumps(run.axes), run.seed)
-                for i, run in enumerate(runs)
+                (each.id, i, each.canonical, json.dumps(each.axes), each.seed)
+                for i, each in enumerate(runs)
             ],
         )
-        self._connection.execute(
-            "INSERT OR REPLACE INTO meta VALUES ('study', ?)", (json.dumps(study.to_dict()),)
-        )
+        text = json.dumps(study.to_dict())
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('study', ?)", (text,))
 
     # -- reading -------------------------------------------------------------------------
 
@@ -170,7 +168,7 @@ class Store:
         """The definition that the runs were made from."""
         text = self._definition_text()
         if self._definition is None or self._definition[0] != text:
-            # read once: thousands of runs take seconds to be checked
+            # Thousands of runs take seconds to be read.
             self._definition = text, Study.from_dict(parse_json(text))
         return self._definition[1]
 
@@ -230,8 +228,9 @@ class Store:
 
     def problems(self) -> list[str]:
         """What is wrong with the database file: damaged pages, missing tables."""
-        with explained(self.folder):
-            return problems(self._connection)
+        checked = [text for [text] in self._select("PRAGMA quick_check") if text != "ok"]
+        tables = {name for [name] in self._select("SELECT name FROM sqlite_master")}
+        return checked + [f"no table {name!r}" for name in schema.ORDER if name not in tables]
 
     def machines(self) -> dict[int, dict[str, Any]]:
         """What the runs were run on, by the number in their rows."""

@@ -10,12 +10,12 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...errors import SpiritlevelError, brief, require
-from ...files import write_atomically
-from ...plain_text import cell
-from ..population import Population
-from . import schema
-from .store import Store
+from ..errors import SpiritlevelError, brief, require
+from ..files import write_atomically
+from ..plain_text import cell
+from .population import Population
+from .storage import schema
+from .storage.store import Store
 
 FORMATS = ("csv", "parquet")
 

@@ -7,8 +7,8 @@ import pathlib
 import traceback
 from collections.abc import Sequence
 
-from ...errors import SpiritlevelError
-from ...results import Measurement, Report
+from ..errors import SpiritlevelError
+from ..results import Measurement, Report
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,20 +9,20 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from ... import api
-from ...errors import SpiritlevelError, brief, is_out_of_memory
-from ...training.penalties.registry import check_penalty
-from ..existing.studies import check_given
-from ..models.registry import find_factory
-from ..registry import check_code, find_task, read_task, registered_task
-from ..settings.definition import Study
-from ..settings.run import RunSettings
-from .epochs import BatchChanges
-from .measuring import options_of
-from .networks import build_model, find_start
-from .results import describe
-from .run_data import RunData, load_data
-from .steps import make_penalty
+from .. import api
+from ..errors import SpiritlevelError, brief, is_out_of_memory
+from ..training.penalties.registry import check_penalty
+from .existing.studies import check_given
+from .models.registry import find_factory
+from .registry import check_code, find_task, read_task, registered_task
+from .run_results import describe
+from .runs.epochs import BatchChanges
+from .runs.measuring import options_of
+from .runs.networks import build_model, find_start
+from .runs.run_data import RunData, load_data
+from .runs.steps import make_penalty
+from .settings.definition import Study
+from .settings.run import RunSettings
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
 # Interventions that decide which network is built, or which outputs it needs.
