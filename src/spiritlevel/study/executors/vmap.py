@@ -105,7 +105,9 @@ class _GroupWork:
         worker = self._session.worker
         mine = {each.settings.id for each in self._trained.members} if self._trained else set()
         while True:
-            claims = self._store.claim_group(worker, self._taken_together, among=mine)
+            claims = []
+            if mine:
+                claims = self._store.claim_group(worker, self._taken_together, among=mine)
             claims = claims or self._store.claim_group(worker, self._taken_together)
             if claims or not self._waits or not self._is_training():
                 return claims

@@ -67,8 +67,6 @@ class Store:
         self._copy = copy  # where the store itself may only be read
         self._definition: tuple[str, Study] | None = None
 
-    # -- opening ---------------------------------------------------------------------------
-
     @classmethod
     def create(cls, folder: str | os.PathLike[str], study: Study) -> Store:
         """The store of `study`: made, or opened where it is there; more runs may be added to it.
@@ -216,7 +214,8 @@ class Store:
 
     def entry(self, key: str) -> Any:
         """What is known under a name; None if nothing is."""
-        return self.entries(key).get("")
+        rows = self._select("SELECT value FROM meta WHERE key = ?", key)
+        return json.loads(rows[0][0]) if rows else None
 
     def update_entry(self, key: str, change: Callable[[Any], Any]) -> Any:
         """Replace an entry by what `change` makes of it. No other process can write in between."""
@@ -375,9 +374,9 @@ class Store:
                 [(id_,) for id_ in ids],
             )
 
-    def _select(self, query: str) -> list[Any]:
+    def _select(self, query: str, *values: object) -> list[Any]:
         with explained(self.folder):
-            return self._connection.execute(query).fetchall()
+            return self._connection.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
