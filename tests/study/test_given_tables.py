@@ -8,9 +8,15 @@ from typer.testing import CliRunner
 
 from spiritlevel.cli.app import app
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.study.existing.columns import ColumnRoles, NetworkTable, as_value, read_networks
+from spiritlevel.study.existing.columns import (
+    ColumnRoles,
+    NetworkTable,
+    as_value,
+    read_networks,
+    read_table,
+    table_text,
+)
 from spiritlevel.study.existing.finding import find_checkpoints, find_networks
-from spiritlevel.study.existing.tables import read_table, table_text
 from study.given_runs import networks, write
 
 ROLES = ColumnRoles(["lr", "batch_size"], ["accuracy"])

@@ -13,7 +13,7 @@ from rich.console import Console
 from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..study import control
-from ..study.existing import finding, studies, tables
+from ..study.existing import columns, finding, studies
 from ..study.existing.columns import ColumnRoles, NetworkTable, read_networks, repeated_settings
 from ..study.existing.studies import open_store, study_of
 from ..study.settings.definition import Study
@@ -203,7 +203,7 @@ def _found(
     table: pathlib.Path | None,
 ) -> tuple[NetworkTable | None, ColumnRoles, Sequence[str]]:
     """The networks with the roles of their columns, and remarks; no networks if written only."""
-    is_table = [path.lower().endswith(tables.ENDINGS) for path in paths]
+    is_table = [path.lower().endswith(columns.ENDINGS) for path in paths]
     if any(is_table):
         for flag, given in (("--names", names), ("--table", table)):
             if given is not None:
@@ -215,12 +215,12 @@ def _found(
             raise SpiritlevelError(
                 f"Give one table, or files and folders with checkpoints. Got {len(paths)} paths."
             )
-        return tables.read_table(paths[0]), roles, ()
+        return columns.read_table(paths[0]), roles, ()
     found = finding.find_networks(paths, names=names, roles=roles)
     if table is None:
         return found.table, found.roles, _remarks(found)
     console.free(table)
-    write_atomically(table, tables.table_text(found.rows).encode("utf-8", "backslashreplace"))
+    write_atomically(table, columns.table_text(found.rows).encode("utf-8", "backslashreplace"))
     console.note(talk, f"written: {table}, with {len(found.rows)} checkpoints")
     return None, roles, ()
 

@@ -15,7 +15,6 @@ from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import read_task, task
 from ...study.run_results import EpochMeasurementRow, EpochRow, History, MeasurementRow, RunResult
-from ...study.runs.attempts import current
 from ...study.runs.epochs import Epochs
 from ...study.runs.measuring import measure_network
 from ...study.runs.networks import NetworkRun
@@ -23,6 +22,7 @@ from ...study.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...study.runs.run_data import RunData
 from ...study.runs.running import evaluate
 from ...study.runs.tasks import number_row, task_result
+from ...study.runs.training_snapshots import current
 from ...study.settings.run import RunSettings
 
 STEP, TRAIN, TEST = "task.step", "task.train_accuracy", "task.test_accuracy"

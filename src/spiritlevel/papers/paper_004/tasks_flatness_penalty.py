@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import read_task, task
 from ...study.run_results import EpochRow, RunResult
-from ...study.runs.attempts import current
 from ...study.runs.epochs import BatchChanges, random_states, restore_random_states
 from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import ALL_EPOCHS
@@ -23,6 +22,7 @@ from ...study.runs.run_data import derived_generator
 from ...study.runs.running import evaluate
 from ...study.runs.steps import rate_factor
 from ...study.runs.tasks import task_result
+from ...study.runs.training_snapshots import current
 from ...study.settings.run import RunSettings
 from ...training.penalties.flatness_penalty import FlatnessPenalty
 

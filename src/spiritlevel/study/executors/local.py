@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 
 from ...errors import SpiritlevelError
 from ..run_results import RunResult, failure
-from ..runs.attempts import OnEpoch, remove_snapshots_of
 from ..runs.running import run_one
-from ..runs.training_snapshots import UNFINISHED
+from ..runs.training_snapshots import UNFINISHED, OnEpoch, remove_snapshots_of
 from ..storage.claims import new_worker
 from ..storage.store import LEASE, Claim, Store
 from .progress import ProgressReporter, Watch, epochs_of

@@ -20,8 +20,8 @@ import torch
 
 from ...engine.sample_memory import share_gpu
 from ...errors import SpiritlevelError
-from ..runs.attempts import OnEpoch
 from ..runs.machine import TF32
+from ..runs.training_snapshots import OnEpoch
 from ..storage.store import Store
 from .progress import ProgressReporter, Watch
 

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from ..run_results import EpochRow, RunResult
 from ..settings.run import RunSettings
-from .attempts import OnEpoch, RunAttempt, at_work, current
 from .epochs import Epochs
 from .machine import repeatable
 from .measuring import complete, follow
@@ -20,6 +19,7 @@ from .networks import NetworkRun
 from .outcomes import finite
 from .run_data import derived_seed
 from .tasks import run_task
+from .training_snapshots import OnEpoch, RunAttempt, at_work, current
 
 EVALUATED = 1024  # samples at a time
 
