@@ -23,14 +23,13 @@ from ..executors.progress import Watch
 from ..population import Population
 from ..run_results import RunResult
 from ..runs.machine import repeatable
-from ..settings.definition import Study
 from ..settings.keys import readers_of
 from ..settings.measuring import MeasureSettings
 from ..settings.run import RunSettings
 from ..storage.integrity import check_database
 from .columns import CHECKPOINT, SEED, ColumnRoles, NetworkTable, read_networks
 from .measuring import IN_PYTHON, MeasuredNetwork, fingerprint, measured, state_of
-from .studies import SAME_WEIGHTS, check_number, open_store
+from .studies import SAME_WEIGHTS, check_number, open_store, study_of
 
 Given = nn.Module | str | os.PathLike[str]
 
@@ -96,18 +95,15 @@ def measure_networks(
         [each["model"] for each in described],
         MeasuredNetwork(nn.Identity(), data, test, None, loss, others),
     )
-    study = Study(
+    pairs = zip(described, everything.fingerprints(list(given)), strict=True)
+    study = study_of(
+        [each | {"model": {}, "task": {"weights": weights}} for each, weights in pairs],
         name="networks",
-        description=f"{len(given)} networks that were trained elsewhere.",
         model="given",
         task={"name": IN_PYTHON} | everything.task(kept=folder is not None),
         measures=measures,
         measure_options=held,
         training={"threads": torch.get_num_threads()},
-        networks=[
-            each | {"model": {}, "task": {"weights": weights}}
-            for each, weights in zip(described, everything.fingerprints(list(given)), strict=True)
-        ],
     )
     places = {run.id: i for i, run in enumerate(study.runs())}
 

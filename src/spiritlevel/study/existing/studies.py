@@ -141,27 +141,14 @@ def _check_use(run: RunSettings) -> None:
 
 
 def study_of(
-    networks: Sequence[Mapping[str, Any]],
-    *,
-    name: str,
-    model: str | Mapping[str, Any],
-    data: str | Mapping[str, Any],
-    task: Mapping[str, Any],
-    measures: str | Sequence[str] | None = None,
-    measure_options: Mapping[str, Any] | None = None,
-    training: Mapping[str, Any] | None = None,
+    networks: Sequence[Mapping[str, Any]], *, task: Mapping[str, Any], **fields: Any
 ) -> Study:
-    """The study that measures these networks; `training` has the dtype and threads alone."""
+    """The study that measures these networks; `fields` are others of a study, None where empty."""
     return Study(
-        name=name,
         description=f"{len(networks)} networks that were trained elsewhere.",
-        model=model,
-        data=data,
         task={"name": TASK} | dict(task),
-        measures=measures,
-        measure_options=dict(measure_options or {}),
-        training=dict(training or {}),
         networks=list(networks),
+        **{key: value for key, value in fields.items() if value is not None},
     )
 
 
