@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import interventions as library
+from .. import interventions as changes
 from ..settings.interventions import InterventionSettings
 from .networks import NetworkRun
 from .run_data import class_patches, derived_generator
@@ -115,15 +115,15 @@ class BatchChanges:
 
 def _change(
     name: str, interventions: InterventionSettings, num_classes: int
-) -> library.Augmentation:
+) -> changes.Augmentation:
     strength = getattr(interventions, name)
     if name == "leakage":
         patches = class_patches(interventions, num_classes)
-        return lambda x, y, generator: (library.control_patch(x, patches, generator), y)
+        return lambda x, y, generator: (changes.control_patch(x, patches, generator), y)
     if name == "input_noise":
-        return lambda x, y, generator: (library.input_noise(x, strength, generator), y)
+        return lambda x, y, generator: (changes.input_noise(x, strength, generator), y)
     if name == "mixup":
-        return library.mixup(strength, num_classes=num_classes)
+        return changes.mixup(strength, num_classes=num_classes)
     if name in ("crop_flip", "crop"):
-        return library.crop_flip(int(strength), flip=name == "crop_flip")
-    return library.auto_augment(strength)
+        return changes.crop_flip(int(strength), flip=name == "crop_flip")
+    return changes.auto_augment(strength)
