@@ -10,7 +10,7 @@ from harness import Ratio, compare, seconds
 from recorded import LENET, MEMBERS, STEPS, made, several, stacked
 
 from spiritlevel.study import Study
-from spiritlevel.study.runs.running import repeatable
+from spiritlevel.study.runs.machine import repeatable
 
 NETWORKS = {
     "DenseNet-121 of growth 12": {"name": "densenet121", "growth": 12},

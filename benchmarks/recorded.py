@@ -15,15 +15,12 @@ from harness import Ratio, compare
 from torch import Tensor
 
 from spiritlevel.study import Store, Study, execute
-from spiritlevel.study.runs.ending import Ending
-from spiritlevel.study.runs.network_run import NetworkRun
-from spiritlevel.study.runs.networks import build_model
+from spiritlevel.study.runs.machine import repeatable
+from spiritlevel.study.runs.networks import NetworkRun, build_model
 from spiritlevel.study.runs.run_data import RunData
-from spiritlevel.study.runs.running import repeatable
-from spiritlevel.study.runs.stacked import Member, _Stack
+from spiritlevel.study.runs.stacked import GroupMember, _Stack
 from spiritlevel.study.runs.steps import Steps
 from spiritlevel.study.settings.run import RunSettings
-from spiritlevel.study.settings.stop import StopSettings
 
 LENET = {"name": "lenet5", "channels": 3, "size": 32}
 NETWORKS = {
@@ -110,8 +107,7 @@ def stacked(runs: list[RunSettings], x: Tensor, y: Tensor) -> _Stack:
     data = RunData(x, y, x, y, num_classes=10)
     for run in runs:
         model = build_model(run, x.device)
-        ending = Ending(StopSettings(), epochs=1)
-        members.append(Member(run, data, model, {}, generator=torch.Generator(), ending=ending))
+        members.append(GroupMember(run, data, model, {}, generator=torch.Generator()))
     return _Stack(members, x)
 
 

@@ -28,12 +28,7 @@ import torch
 from harness import RESULTS, machine
 
 from spiritlevel.study import Store, Study
-from spiritlevel.study.runs.results import (
-    EpochMeasurementRow,
-    EpochRow,
-    MeasurementRow,
-    RunResult,
-)
+from spiritlevel.study.run_results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
 
 EPOCHS, TRAIN, TEST = 20, 1200, 597
 LAYERS = ("0", "2", "4", "6")

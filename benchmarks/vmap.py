@@ -10,7 +10,7 @@ import torch
 from harness import Ratio, compare
 
 from spiritlevel.study import RunSettings, Study
-from spiritlevel.study.runs.network_run import NetworkRun
+from spiritlevel.study.runs.networks import NetworkRun
 from spiritlevel.study.runs.running import train
 from spiritlevel.study.runs.stacked import train_together
 

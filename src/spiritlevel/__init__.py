@@ -38,6 +38,6 @@ if "_SPIRITLEVEL_COMPLETE" not in _os.environ:
         from .training import KappaPenalty as KappaPenalty
         from .training import NoiseSAM as NoiseSAM
 
-        _announce("spiritlevel.studies", "spiritlevel.study.given.measuring")
+        _announce("spiritlevel.studies", "spiritlevel.study.existing.measuring")
         _announce("spiritlevel.studies", "spiritlevel.papers")
         _announce("spiritlevel.pages", "spiritlevel.pages.report")

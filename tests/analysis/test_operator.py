@@ -11,7 +11,6 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.engine import precision
 from spiritlevel.testing import references
-from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

@@ -18,7 +18,7 @@ from spiritlevel.pages.report.markup import escape
 from spiritlevel.plain_text import cell, visible
 from spiritlevel.records import Cost, Measurement, Report
 from spiritlevel.study import Store, run
-from spiritlevel.study.storage.export import export
+from spiritlevel.study.export import export
 from study.tiny_study import tiny
 
 MARKUP = ["sgd [/lr]", "[bold]x", "[/]", "[link=file:///etc/passwd]x", "a[", "\\[x]", ":smile:"]

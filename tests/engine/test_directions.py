@@ -11,7 +11,6 @@ from spiritlevel.engine.directions.families import GivenChanges, NeuronDeletions
 from spiritlevel.engine.directions.product_pass import run_product_pass
 from spiritlevel.engine.recorded_runs import reasons_against
 from spiritlevel.testing import references
-from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

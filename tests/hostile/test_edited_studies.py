@@ -12,9 +12,9 @@ import pytest
 from hostile.edits import damages, edits, planned_edits
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.study import Store, Study, control, resume, run
+from spiritlevel.study.export import export
 from spiritlevel.study.population import Population
 from spiritlevel.study.population_statistics import statistics
-from spiritlevel.study.storage.export import export
 from study.tiny_study import tiny
 
 EVERYTHING = {

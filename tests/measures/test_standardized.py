@@ -14,7 +14,6 @@ from spiritlevel import symmetries
 from spiritlevel.analysis import reference_problems as problems
 from spiritlevel.measures.setup import Setup
 from spiritlevel.testing import references
-from zoo import references
 from zoo.cases import CASES
 from zoo.losses import LOSSES
 

@@ -16,7 +16,7 @@ from spiritlevel.papers.paper_000.tasks_transfer import copy_backbone
 from spiritlevel.study import control
 from spiritlevel.study.checkpoints import load_checkpoint
 from spiritlevel.study.models import build
-from spiritlevel.study.runs.results import EpochRow
+from spiritlevel.study.run_results import EpochRow
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.settings.stop import StopSettings
 

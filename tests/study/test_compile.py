@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.study import Store, execute
 from spiritlevel.study.runs import steps
-from spiritlevel.study.runs.fused import Fused
+from spiritlevel.study.runs.faster_steps import Fused
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.runs.stacked import group_key
 from study.tiny_study import tiny

@@ -10,7 +10,7 @@ from safetensors.torch import load
 from spiritlevel.study import Store, execute
 from spiritlevel.study.models.efficientnet_lite0 import CODE, WEIGHTS
 from spiritlevel.study.runs import steps, training_snapshots
-from spiritlevel.study.runs.cuda_graphs import WARM_UP, Recorded
+from spiritlevel.study.runs.faster_steps import WARM_UP, Recorded
 from spiritlevel.study.runs.running import run_one
 from study.tiny_study import lasting, tiny
 

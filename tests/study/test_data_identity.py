@@ -11,8 +11,8 @@ import pytest
 
 import spiritlevel as sl
 from spiritlevel.study import Store, execute, resume, run
+from spiritlevel.study.data_identity import content
 from spiritlevel.study.runs import training_snapshots
-from spiritlevel.study.storage.data_identity import content
 from study.tiny_study import lasting, tiny
 
 

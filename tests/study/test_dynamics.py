@@ -9,13 +9,13 @@ from safetensors.torch import load
 
 import spiritlevel as sl
 from spiritlevel.study import Store, control, run
+from spiritlevel.study.export import export
 from spiritlevel.study.models import build
 from spiritlevel.study.population import Population
-from spiritlevel.study.runs.ending import Ending
-from spiritlevel.study.runs.results import EpochRow, MeasurementRow
+from spiritlevel.study.run_results import EpochRow, MeasurementRow
+from spiritlevel.study.runs.outcomes import Ending
 from spiritlevel.study.runs.run_data import load_data
 from spiritlevel.study.runs.running import run_one
-from spiritlevel.study.storage.export import export
 from study.tiny_study import tiny
 
 VALIDATED = {"name": "digits", "samples": 60, "validation": 20}

@@ -11,9 +11,9 @@ import pytest
 
 import spiritlevel as sl
 from spiritlevel.study import Store
-from spiritlevel.study.executors.workers import new_worker
-from spiritlevel.study.runs.results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
-from spiritlevel.study.storage.export import export
+from spiritlevel.study.export import export
+from spiritlevel.study.run_results import EpochMeasurementRow, EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.storage.claims import new_worker
 from study.tiny_study import tiny
 
 KINDS = ["csv", "parquet"]

@@ -13,7 +13,7 @@ import spiritlevel as sl
 from spiritlevel.study import Population, Store, Study, run
 from spiritlevel.study.checkpoints import load_checkpoint, save_checkpoint
 from spiritlevel.study.data import digits
-from spiritlevel.study.given import measuring
+from spiritlevel.study.existing import measuring
 from spiritlevel.study.models import build
 from spiritlevel.study.population_statistics import statistics
 from study.given_runs import networks, small, write, write_table

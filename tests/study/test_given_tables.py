@@ -8,12 +8,18 @@ from typer.testing import CliRunner
 
 from spiritlevel.cli.app import app
 from spiritlevel.errors import SpiritlevelError
-from spiritlevel.study.given.columns import Roles, Table, as_value, read_networks
-from spiritlevel.study.given.finding import find_checkpoints, find_networks
-from spiritlevel.study.given.tables import read_table, table_text
+from spiritlevel.study.existing.columns import (
+    ColumnRoles,
+    NetworkTable,
+    as_value,
+    read_networks,
+    read_table,
+    table_text,
+)
+from spiritlevel.study.existing.finding import find_checkpoints, find_networks
 from study.given_runs import networks, write
 
-ROLES = Roles(["lr", "batch_size"], ["accuracy"])
+ROLES = ColumnRoles(["lr", "batch_size"], ["accuracy"])
 ARGUMENTS = ("--model", "mlp", "--model-arg", "hidden=6", "--data", "digits", "--samples", "20")
 MEASURES = ("--measures", "norms.weight")
 COLUMNS = ("--setting", "lr,batch_size", "--outcome", "accuracy")
@@ -61,7 +67,7 @@ def test_spreadsheets_write_other_separators_and_a_mark_at_the_start(separator, 
 
 def test_a_column_with_one_word_is_a_column_of_words():
     rows = [{"checkpoint": f"{i}.pt", "size": size} for i, size in enumerate(["8", "wide"])]
-    found = read_networks(Table(rows, ["line 2", "line 3"], "it"), Roles(["size"]))
+    found = read_networks(NetworkTable(rows, ["line 2", "line 3"], "it"), ColumnRoles(["size"]))
     assert [each["settings"]["size"] for each in found] == ["8", "wide"]
 
 
@@ -99,7 +105,7 @@ def lightning_run(folder, lr, accuracy, files=("epoch=1-step=20.ckpt",)):
 def test_lightning_runs_bring_settings_and_what_was_logged_by_then(tmp_path):
     for i in (2, 10):
         lightning_run(tmp_path / f"version_{i}", i / 10, i / 100)
-    found = find_networks([tmp_path], roles=Roles(["lr"], ["val_acc"]))
+    found = find_networks([tmp_path], roles=ColumnRoles(["lr"], ["val_acc"]))
     read = read_networks(found.table, found.roles)
     assert [(n["settings"]["lr"], n["outcomes"]["val_acc"]) for n in read] == [
         (0.2, 0.02),
@@ -109,7 +115,7 @@ def test_lightning_runs_bring_settings_and_what_was_logged_by_then(tmp_path):
     assert not found.one_run
     lightning_run(tmp_path / "version_11", 1, 0.5, ("epoch=0-step=10.ckpt", "last.ckpt"))
     assert find_networks([tmp_path]).one_run
-    assert not find_networks([tmp_path], roles=Roles(["folder"])).one_run
+    assert not find_networks([tmp_path], roles=ColumnRoles(["folder"])).one_run
 
 
 def test_trainer_folders_are_checkpoints_with_what_was_logged_by_then(tmp_path):
@@ -121,7 +127,7 @@ def test_trainer_folders_are_checkpoints_with_what_was_logged_by_then(tmp_path):
             (folder / name).touch()
         state = {"global_step": step, "epoch": step / 10, "log_history": history}
         (folder / "trainer_state.json").write_text(json.dumps(state))
-    found = find_networks([tmp_path / "out"], roles=Roles(["step"], ["eval_loss"]))
+    found = find_networks([tmp_path / "out"], roles=ColumnRoles(["step"], ["eval_loss"]))
     read = read_networks(found.table, found.roles)
     assert [each["name"] for each in read] == ["checkpoint-5", "checkpoint-10"]
     assert [each["settings"]["step"] for each in read] == [5, 10]
@@ -224,7 +230,7 @@ def test_equal_weights_in_two_files_are_one_network(tmp_path):
 
 def known(**columns):
     rows = [{"checkpoint": f"{i}.pt", **{k: v[i] for k, v in columns.items()}} for i in range(2)]
-    return read_networks(Table(rows, ["line 2", "line 3"], "'t.csv'"), Roles())
+    return read_networks(NetworkTable(rows, ["line 2", "line 3"], "'t.csv'"), ColumnRoles())
 
 
 def test_outcomes_that_contradict_each_other_are_refused():
@@ -240,7 +246,7 @@ def test_outcomes_that_contradict_each_other_are_refused():
 def test_names_with_another_meaning_are_refused(name):
     rows = [{"checkpoint": "a.pt", name: "1"}]
     with pytest.raises(SpiritlevelError, match="another meaning"):
-        read_networks(Table(rows, ["line 2"], "it"), Roles([name]))
+        read_networks(NetworkTable(rows, ["line 2"], "it"), ColumnRoles([name]))
 
 
 def test_paths_that_do_not_fit_the_names_are_refused(tmp_path):
@@ -251,7 +257,7 @@ def test_paths_that_do_not_fit_the_names_are_refused(tmp_path):
     with pytest.raises(SpiritlevelError, match="names in braces, each once"):
         find_networks([tmp_path / "runs"], names="lr{lr}_{lr}.pt")
     with pytest.raises(SpiritlevelError, match="no 'lr' in the paths or beside"):
-        find_networks([tmp_path / "runs"], roles=Roles(["lr"]))
+        find_networks([tmp_path / "runs"], roles=ColumnRoles(["lr"]))
     with pytest.raises(SpiritlevelError, match="no checkpoints in"):
         find_networks([tmp_path / "nowhere"])
 

@@ -11,8 +11,8 @@ import torch
 from forked import forks
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
-from spiritlevel.study.executors.gpus import device_of
-from spiritlevel.study.executors.workers import is_dead, new_worker
+from spiritlevel.study.executors.processes import device_of
+from spiritlevel.study.storage.claims import is_dead, new_worker
 from study.tiny_study import (
     lasting,
     tiny,

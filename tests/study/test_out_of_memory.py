@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.study.runs import checks
+from spiritlevel.study import checks
+from spiritlevel.study.runs.run_data import RunData
 from spiritlevel.symmetries.precision import precise
 from study.tiny_study import tiny
 
@@ -79,4 +80,4 @@ def test_in_the_network_of_a_study(fail):
     run = tiny().runs()[0]
     x, y = torch.randn(2, 1, 8, 8), torch.tensor([0, 1])
     with pytest.raises(sl.SpiritlevelError, match="needs more memory than there is"):
-        checks._check_fit(run, Full(), checks.Look(x, y, x, 10))
+        checks._check_fit(run, Full(), RunData(x, y, x, y, 10))

@@ -9,9 +9,9 @@ from safetensors.torch import load
 from torch.nn import functional as F
 
 import spiritlevel as sl
+from spiritlevel.study.checks import check
 from spiritlevel.study.executors.ray import files_named
 from spiritlevel.study.models import build
-from spiritlevel.study.runs.checks import check
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.settings.run import RunSettings

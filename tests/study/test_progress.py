@@ -14,9 +14,10 @@ from spiritlevel.study import Store, control, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.executors import progress as executor_progress
 from spiritlevel.study.executors.progress import ProgressReporter, StudyStatus
-from spiritlevel.study.executors.workers import new_worker
-from spiritlevel.study.runs.results import RunResult
+from spiritlevel.study.run_results import RunResult
+from spiritlevel.study.storage import claims
 from spiritlevel.study.storage import store as store_module
+from spiritlevel.study.storage.claims import new_worker
 from study.tiny_study import tiny
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
@@ -40,6 +41,7 @@ class Clock:
 def clock(monkeypatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(store_module, "time", found)
+    monkeypatch.setattr(claims, "time", found)
     monkeypatch.setattr(executor_progress, "time", found)
     return found
 

@@ -10,7 +10,7 @@ import pytest
 import spiritlevel as sl
 from spiritlevel.study import RunResult, Store, execute
 from spiritlevel.study.executors.ray import files_named, run_remotely
-from spiritlevel.study.runs.tf32 import TF32
+from spiritlevel.study.runs.machine import TF32
 from study.ray_turns import ray_turn
 from study.tiny_study import lasting, tiny
 

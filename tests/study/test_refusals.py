@@ -10,14 +10,14 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from spiritlevel.study import Store, control, execute, resume
 from spiritlevel.study.checkpoints import load_checkpoint
-from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.models import build
 from spiritlevel.study.population_statistics import statistics
 from spiritlevel.study.runs import measuring
-from spiritlevel.study.runs.batch_changes import BatchChanges
+from spiritlevel.study.runs.epochs import BatchChanges
 from spiritlevel.study.runs.run_data import load_data
 from spiritlevel.study.runs.running import run_one
 from spiritlevel.study.settings.interventions import InterventionSettings
+from spiritlevel.study.storage.claims import new_worker
 from study.tiny_study import lasting, tiny
 
 ONE = {"grid": {}, "seeds": 1}

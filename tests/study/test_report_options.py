@@ -10,10 +10,10 @@ from scipy import stats
 from command_line import run
 from spiritlevel import SpiritlevelError
 from spiritlevel.study import Store
-from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.population import Population
 from spiritlevel.study.population_statistics import statistics
-from spiritlevel.study.runs.results import EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.run_results import EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.storage.claims import new_worker
 from study.tiny_study import tiny
 
 

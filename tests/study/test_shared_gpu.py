@@ -8,8 +8,8 @@ import torch
 from forked import forks
 from spiritlevel.engine import memory
 from spiritlevel.study import Store, execute
-from spiritlevel.study.executors import groups, processes
-from spiritlevel.study.executors.gpus import workers_per_gpu
+from spiritlevel.study.executors import processes, vmap
+from spiritlevel.study.executors.processes import workers_per_gpu
 from spiritlevel.study.models import mlp
 from spiritlevel.study.runs import steps
 from spiritlevel.study.runs.running import run_one
@@ -66,13 +66,13 @@ def test_workers_are_spread_over_the_gpus_unless_one_is_named(
 
 def test_networks_that_train_together_are_as_many_as_fit_beside_the_other_workers(monkeypatch):
     # torch draws weights with the random numbers of all GPUs there are, and here are none.
-    monkeypatch.setattr(groups, "build_model", lambda run, device: mlp(hidden=4))
+    monkeypatch.setattr(vmap, "build_model", lambda run, device: mlp(hidden=4))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     fitting = []
     for free in (1 << 24, 1 << 25):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
         for workers, device in ((2, "cuda:1"), (8, "cuda"), (1, "cuda:1")):
-            fitting.append(groups._most_together(tiny().runs()[0], device, workers))
+            fitting.append(vmap._most_together(tiny().runs()[0], device, workers))
     two_on_one, two_on_each, one, *with_twice_the_memory = fitting
     assert two_on_one == two_on_each < one
     assert with_twice_the_memory[0] == one

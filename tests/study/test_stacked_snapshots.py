@@ -9,8 +9,8 @@ import torch
 
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import vmap
+from spiritlevel.study.run_results import History
 from spiritlevel.study.runs import training_snapshots
-from spiritlevel.study.runs.results import History
 from study.tiny_study import lasting, tiny
 
 OPTIMIZERS = ["sgd", "adam", "rmsprop"]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from spiritlevel.study.statistics import granulated_kendall, kendall, sign_error, spearman, summary
-from spiritlevel.study.statistics.changes import changes_along, errors_of
 from spiritlevel.study.statistics.concordance import Concordance, agreement
+from spiritlevel.study.statistics.grid import Grid
 from spiritlevel.study.statistics.intervals import bca, resample_counts
-from spiritlevel.study.statistics.neighbours import Grid
 from spiritlevel.study.statistics.resampling import LEFT_ONE_OUT, OF_COUNTS, left_out
+from spiritlevel.study.statistics.sign_error import changes_along, errors_of
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

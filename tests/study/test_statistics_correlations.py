@@ -32,7 +32,7 @@ def test_value_and_p_equal_scipy(kind, ties, n):
     found, truth = kind(x, y), SCIPY[kind](x, y)
     assert found.value == pytest.approx(truth.statistic, rel=1e-12)
     assert found.p == pytest.approx(truth.pvalue, rel=1e-9)
-    assert (found.kind, found.n, found.excluded) == (kind.__name__, n, 0)
+    assert (found.kind, found.n, found.excluded) == (kind.kind, n, 0)
 
 
 @pytest.mark.parametrize("ties", [False, True])

@@ -100,7 +100,7 @@ def test_bca_equals_scipys_under_the_same_seed(kind):
     found = kind(x, y, interval="bca", resamples=300, seed=7, confidence=0.9)
     truth = stats.bootstrap(
         (x, y),
-        lambda a, b: SCIPY[kind.__name__](a, b).statistic,
+        lambda a, b: SCIPY[kind.kind](a, b).statistic,
         paired=True,
         vectorized=False,
         n_resamples=300,

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel.study.statistics import clustered, levels, summary
-from spiritlevel.study.statistics.shared import coarsest, over_shared, uncounted
+from spiritlevel.study.statistics.clusters import coarsest, over_shared, uncounted
 
 
 def crossed(sizes, runs):

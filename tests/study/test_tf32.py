@@ -9,9 +9,8 @@ from forked import forks
 from spiritlevel.study import Store, execute
 from spiritlevel.study.executors import processes
 from spiritlevel.study.models import mlp, registry
-from spiritlevel.study.runs.cuda_graphs import recordable
-from spiritlevel.study.runs.measuring import machine
-from spiritlevel.study.runs.running import repeatable
+from spiritlevel.study.runs.faster_steps import recordable
+from spiritlevel.study.runs.machine import machine, repeatable
 from study.tiny_study import tiny
 
 NETS = """

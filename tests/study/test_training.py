@@ -12,7 +12,7 @@ from spiritlevel.study.models import build
 from spiritlevel.study.runs.networks import build_model
 from spiritlevel.study.runs.run_data import derived_generator, load_data
 from spiritlevel.study.runs.running import run_one
-from spiritlevel.study.runs.schedules import rate_factor
+from spiritlevel.study.runs.steps import rate_factor
 from spiritlevel.training.penalties.flatness_penalty import FlatnessPenalty
 from spiritlevel.training.penalties.head_penalty import HeadPenalty
 from study.tiny_study import tiny

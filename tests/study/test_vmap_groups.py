@@ -10,11 +10,10 @@ import spiritlevel as sl
 from forked import forks
 from spiritlevel.errors import is_out_of_memory
 from spiritlevel.study import Store, execute
-from spiritlevel.study.executors import groups, vmap
-from spiritlevel.study.executors.workers import new_worker
+from spiritlevel.study.executors import vmap
 from spiritlevel.study.runs import stacked, training_snapshots
 from spiritlevel.study.runs.running import run_one
-from spiritlevel.study.storage.meta import read_entry
+from spiritlevel.study.storage.claims import new_worker
 from study.tiny_study import lasting, tiny
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
@@ -136,8 +135,8 @@ def help_out(folder: str) -> None:
 
 def test_one_process_trains_and_two_measure(tmp_path, whole):
     with Store.create(tmp_path, study()) as store:
-        groups.groups_of(store)
-        assert len(read_entry(store, groups.KEY)) == 1
+        vmap.groups_of(store)
+        assert len(store.entry(vmap.KEY)) == 1
     processes = [forks().Process(target=help_out, args=(str(tmp_path),)) for _ in range(2)]
     for process in processes:
         process.start()
@@ -151,7 +150,7 @@ def test_one_process_trains_and_two_measure(tmp_path, whole):
 
 def test_a_file_of_trained_networks_that_cannot_be_read_is_not_used(tmp_path, whole, sizes):
     with Store.create(tmp_path, study()) as store:
-        group = next(iter(groups.groups_of(store).values()))
+        group = next(iter(vmap.groups_of(store).values()))
         folder = tmp_path / vmap.UNFINISHED
         folder.mkdir()
         (folder / f"{group[0].id}.trained.pt").write_bytes(b"of another version")
@@ -174,7 +173,7 @@ def test_a_disk_without_room_for_them_costs_nothing_else(tmp_path, whole, sizes,
 
 def test_many_deaths_and_more_workers_change_nothing(tmp_path, whole, sizes):
     with Store.create(tmp_path, study()) as store:
-        groups.groups_of(store)
+        vmap.groups_of(store)
         for _ in range(4):
             store.claim(new_worker())
             store.release_lost(lease=-1.0)  # silent for longer than that
@@ -206,15 +205,15 @@ def test_failed_members_are_measured_again(tmp_path, whole, epochs, monkeypatch)
 def test_a_group_is_cut_into_parts_for_several_workers(tmp_path, sizes):
     with Store.create(tmp_path, study()) as store:
         vmap.work_together(store, workers=2)
-        assert [len(group) for group in read_entry(store, groups.KEY)] == [3, 3]
+        assert [len(group) for group in store.entry(vmap.KEY)] == [3, 3]
     assert sizes == [3, 3]
 
 
 def test_runs_that_are_added_form_a_group_of_their_own(tmp_path, sizes):
     with Store.create(tmp_path, study()) as store:
-        before = groups.groups_of(store)
+        before = vmap.groups_of(store)
     with Store.create(tmp_path, study(seeds=5)) as store:
-        after = groups.groups_of(store)
+        after = vmap.groups_of(store)
         assert {id_: after[id_] for id_ in before} == before
         vmap.work_together(store)
     assert sizes == [6, 4]
@@ -222,11 +221,11 @@ def test_runs_that_are_added_form_a_group_of_their_own(tmp_path, sizes):
 
 def test_two_processes_that_start_at_once_agree(tmp_path):
     with Store.create(tmp_path, study()) as store:
-        first = groups.groups_of(store, workers=1)
+        first = vmap.groups_of(store, workers=1)
         # The other had formed its groups before the first had recorded its own.
-        formed = groups._formed(store.settings(), 2, "cpu")
-        assert groups._added(read_entry(store, groups.KEY), formed) == read_entry(store, groups.KEY)
-        assert groups.groups_of(store, workers=2) == first
+        formed = vmap._formed(store.settings(), 2, "cpu")
+        assert vmap._added(store.entry(vmap.KEY), formed) == store.entry(vmap.KEY)
+        assert vmap.groups_of(store, workers=2) == first
 
 
 @pytest.mark.parametrize(
@@ -251,7 +250,7 @@ def test_memory_that_runs_out_before_training(tmp_path, monkeypatch):
     def full(*_):
         return torch.empty(2**46)
 
-    monkeypatch.setattr(groups, "build_model", full)
+    monkeypatch.setattr(vmap, "build_model", full)
     with Store.create(tmp_path, study()) as store:
         with pytest.raises(sl.SpiritlevelError, match="Memory ran out before training"):
             execute(store, executor="vmap")

@@ -9,7 +9,7 @@ import torch
 
 from spiritlevel.study import Store
 from spiritlevel.study.executors import local, vmap
-from spiritlevel.study.runs import network_run, networks, stacked
+from spiritlevel.study.runs import networks, stacked
 from study.tiny_study import tiny
 
 
@@ -24,7 +24,7 @@ def born(monkeypatch) -> list:
         references.append(weakref.ref(model))
         return model
 
-    for module in (network_run, stacked):
+    for module in (networks, stacked):
         monkeypatch.setattr(module, "build_model", build)
     return references
 

@@ -19,10 +19,9 @@ from ..papers import registry as experiments
 from ..papers.experiment import PAPERS
 from ..papers.judging.judgement import judge
 from ..plain_text import visible
-from ..study import control, population_statistics
+from ..study import control, export, population_statistics
 from ..study.population import TARGETS, Population
 from ..study.registry import study_names
-from ..study.storage import export
 from ..study.storage.store import Store
 from . import (
     claims,

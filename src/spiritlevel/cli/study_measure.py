@@ -13,11 +13,11 @@ from rich.console import Console
 from ..errors import SpiritlevelError
 from ..files import write_atomically
 from ..study import control
-from ..study.given import checks, finding, tables
-from ..study.given.columns import Roles, Table, read_networks, repeated_settings
-from ..study.given.control import open_store, study_of
+from ..study.existing import columns, finding, studies
+from ..study.existing.columns import ColumnRoles, NetworkTable, read_networks, repeated_settings
+from ..study.existing.studies import open_store, study_of
 from ..study.settings.definition import Study
-from ..study.settings.given_networks import axes_of
+from ..study.settings.networks import axes_of
 from ..study.statistics.clusters import MIN_CLUSTERS
 from . import completion, console, inputs, options, study_work, subject
 
@@ -134,7 +134,7 @@ def measure(
     test_error. You can stop at any time; the same command goes on. Then see `study report`.
     """
     talk = console.talk(json)
-    roles = Roles(setting or [], outcome or [], model_column or [], ignore or [])
+    roles = ColumnRoles(setting or [], outcome or [], model_column or [], ignore or [])
     given, roles, remarks = _found(talk, paths, names, roles, table)
     if given is None:
         return
@@ -152,8 +152,8 @@ def measure(
             "give the table a column 'model'."
         )
     judged = bool(networks[0]["outcomes"]) or test is not None
-    checks.check_files(networks)
-    checks.check_number(networks, judged=judged)
+    studies.check_files(networks)
+    studies.check_number(networks, judged=judged)
     section = {"name": model or networks[0]["model"]["name"]}
     section |= inputs.parse_pairs(model_arg or [], "--model-arg width=16")
     chosen = inputs.parse_pairs(option or [], "--option rho=0.1")
@@ -186,7 +186,7 @@ def measure(
     study = study_of(networks, **how)
     control.check(study, allow_code=trusted)
     with console.progress("reading checkpoints") as show:
-        study = checks.with_fingerprints(study, show)
+        study = studies.with_fingerprints(study, show)
     _introduce(talk, study, remarks, judged=judged)
     with open_store(out or control.default_folder(study.name), study) as store:
         if again := store.retry_failed():
@@ -196,10 +196,14 @@ def measure(
 
 
 def _found(
-    talk: Console, paths: list[str], names: str | None, roles: Roles, table: pathlib.Path | None
-) -> tuple[Table | None, Roles, Sequence[str]]:
+    talk: Console,
+    paths: list[str],
+    names: str | None,
+    roles: ColumnRoles,
+    table: pathlib.Path | None,
+) -> tuple[NetworkTable | None, ColumnRoles, Sequence[str]]:
     """The networks with the roles of their columns, and remarks; no networks if written only."""
-    is_table = [path.lower().endswith(tables.ENDINGS) for path in paths]
+    is_table = [path.lower().endswith(columns.ENDINGS) for path in paths]
     if any(is_table):
         for flag, given in (("--names", names), ("--table", table)):
             if given is not None:
@@ -211,17 +215,17 @@ def _found(
             raise SpiritlevelError(
                 f"Give one table, or files and folders with checkpoints. Got {len(paths)} paths."
             )
-        return tables.read_table(paths[0]), roles, ()
+        return columns.read_table(paths[0]), roles, ()
     found = finding.find_networks(paths, names=names, roles=roles)
     if table is None:
         return found.table, found.roles, _remarks(found)
     console.free(table)
-    write_atomically(table, tables.table_text(found.rows).encode("utf-8", "backslashreplace"))
+    write_atomically(table, columns.table_text(found.rows).encode("utf-8", "backslashreplace"))
     console.note(talk, f"written: {table}, with {len(found.rows)} checkpoints")
     return None, roles, ()
 
 
-def _remarks(found: finding.Found) -> list[str]:
+def _remarks(found: finding.FoundNetworks) -> list[str]:
     remarks = []
     if found.beside:
         columns = ", ".join(found.beside)

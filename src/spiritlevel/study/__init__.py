@@ -1,14 +1,13 @@
 """Populations of trained models: how they are declared, run, stored and judged."""
 
 from .control import execute, find, resume, run, state
-from .given.python import measure_networks
+from .existing.python import measure_networks
 from .population import Population
-from .registry import register_study, task
-from .runs.results import RunResult
+from .registry import read_task, register_study, task
+from .run_results import RunResult
 from .runs.tasks import task_result
 from .settings.definition import Study
 from .settings.run import RunSettings
-from .settings.task_arguments import read_task
 from .storage.store import Store
 
 __all__ = [

@@ -11,16 +11,14 @@ from typing import Any
 
 from ..errors import SpiritlevelError, brief, suggestion
 from ..files.names import as_path, check_name, portable
+from .checks import check as check
 from .data.catalogue import CATALOGUE
+from .data_identity import check_data
 from .executors import local, processes, ray, vmap
-from .executors.pace import seconds_left
-from .executors.progress import Watch
-from .registry import study_names, study_text
-from .runs.checks import check as check
-from .runs.named_code import check_code
+from .executors.progress import Watch, seconds_left
+from .registry import check_code, study_names, study_text
 from .runs.training_snapshots import remove_snapshots
 from .settings.definition import Study
-from .storage.data_identity import check_data
 from .storage.integrity import check_database, describe_lost, lost_checkpoints
 from .storage.store import Counts, Store
 
@@ -202,7 +200,7 @@ def check_files(store: Store, *, retrain: bool = False) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class StudyProgress:
     """The progress of a study."""
 
     name: str
@@ -221,10 +219,10 @@ class State:
         }
 
 
-def state(store: Store) -> State:
+def state(store: Store) -> StudyProgress:
     """Counts, failures, and an estimate of the time left from the finished runs."""
     rows = store.rows("runs")
-    return State(
+    return StudyProgress(
         name=store.name,
         counts=store.counts(),
         seconds_left=seconds_left(rows),

@@ -1,4 +1,4 @@
-"""Studies and tasks by name: those of this package, and those that other packages add.
+"""Studies, tasks and code by name: of this package, of other packages, and of a user's modules.
 
     from spiritlevel.study import register_study, task
 
@@ -15,13 +15,19 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from torch import nn
 
 from .. import plugins, user_code
 from ..errors import SpiritlevelError, brief, suggestion
-from .runs.results import RunResult
+from ..need import need
+from ..training.penalties.penalty import Penalty
+from .models.registry import is_registered
+from .run_results import RunResult
+from .settings.keys import check_keys, must_be
 from .settings.run import RunSettings
 
 Task = Callable[[RunSettings, Any], RunResult]
@@ -59,11 +65,13 @@ def register_study(file: StudyFile | str) -> None:
     """Make a study available under the name of its file, without `.yaml`."""
     if isinstance(file, str):
         file = pathlib.Path(file)
-    if not isinstance(getattr(file, "name", None), str):
-        raise SpiritlevelError(
-            "The 'file' argument of register_study must be a path or a resource of a package. Got "
-            f"{brief(file)}, of type {type(file).__name__}. Pass for example 'my-study.yaml'."
-        )
+    need(
+        *("file", file, lambda found: isinstance(getattr(found, "name", None), str)),
+        "a path or a resource of a package",
+        "Pass for example 'my-study.yaml'.",
+        of="register_study",
+        typed=True,
+    )
     if not file.name.endswith(SUFFIX):
         raise SpiritlevelError(
             f"The 'file' argument of register_study must end in {SUFFIX!r}. Got "
@@ -113,7 +121,7 @@ def task(
 
 
 def registered_task(name: str) -> RegisteredTask | None:
-    """The task of this name, or None."""
+    """The task that is registered under this name, or None."""
     plugins.load("spiritlevel.studies")
     return _tasks.get(name)
 
@@ -143,3 +151,60 @@ def _all_studies() -> dict[str, StudyFile]:
     plugins.load("spiritlevel.studies")
     library = resources.files(f"{__package__}.library").iterdir()
     return {f.name.removesuffix(SUFFIX): f for f in library if f.name.endswith(SUFFIX)} | _studies
+
+
+BASES: dict[str, type | None] = {"model": nn.Module, "task": None, "penalty": Penalty}
+
+
+def check_code(
+    runs: Iterable[RunSettings], *, allow_code: bool, received: pathlib.Path | None = None
+) -> None:
+    """Refuse runs that name code of unknown origin, before any of it is imported.
+
+    Args:
+        runs: whose settings may come from a file of somebody else.
+        allow_code: the user said that they trust the study.
+        received: the folder of a store that may have been received with code in it.
+    """
+    if allow_code:
+        return
+    for what, name in dict.fromkeys(pair for run in runs for pair in _named(run)):
+        user_code.check_origin(name, what=what, base=BASES[what], received=received)
+
+
+def _named(run: RunSettings) -> list[tuple[str, str]]:
+    """Roles and names that have to be imported from a user's module."""
+    names = []
+    if not is_registered(run.model.name):
+        names.append(("model", run.model.name))
+    if run.task is not None:
+        names.append(("task", run.task.name))
+    if run.training.penalty is not None:
+        names.append(("penalty", run.training.penalty.name))
+    return [(what, name) for what, name in names if ":" in name]
+
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class NoArguments:
+    """For a task whose study says everything in its other sections."""
+
+
+def read_task(settings: RunSettings, arguments: type[T]) -> T:
+    """The arguments of the study's `task`; each must be of the same type as its default."""
+    given = settings.task.arguments if settings.task is not None else {}
+    fields = {field.name: field.default for field in dataclasses.fields(arguments)}  # type: ignore[arg-type]
+    check_keys("task", given, fields)
+    return arguments(**{key: _read(key, value, fields[key]) for key, value in given.items()})
+
+
+def _read(key: str, value: Any, default: Any) -> Any:
+    kind = type(default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    needs = {int: "a whole number", float: "a number", str: "a text"}
+    fits = isinstance(value, kind) and not isinstance(value, bool)
+    must_be(fits, f"task.{key}", value, needs.get(kind, ""), f"Usual: {default!r}.")
+    return value

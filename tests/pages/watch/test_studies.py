@@ -12,8 +12,8 @@ import pytest
 
 from pages.watch.visits import fail, finish, new_study, state
 from spiritlevel.pages.watch import database, reading, studies
-from spiritlevel.study.executors.workers import new_worker
 from spiritlevel.study.storage import schema
+from spiritlevel.study.storage.claims import new_worker
 
 
 def test_study_in_the_middle(tmp_path):

@@ -8,8 +8,8 @@ import time
 
 from spiritlevel.pages.watch import Watched, open_server
 from spiritlevel.study import Store
-from spiritlevel.study.executors.workers import new_worker
-from spiritlevel.study.runs.results import EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.run_results import EpochRow, MeasurementRow, RunResult
+from spiritlevel.study.storage.claims import new_worker
 from study.tiny_study import tiny
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import SpiritlevelError, require
-from ...study.epoch_rows import numbers_of
-from ...study.population import Population
+from ...study.population import Population, numbers_of
 from ...study.storage.store import Store
 from .columns import EPOCH_WORDS, QUARTILES, finished, num_runs
 from .scatter import small_legend

@@ -12,7 +12,7 @@ from ...study import population_statistics
 from ...study.population import Population, label
 from ...study.runs.outcomes import DIVERGED
 from ...study.settings.definition import Study
-from ...study.settings.given_networks import axes_of
+from ...study.settings.networks import axes_of
 from ...study.statistics import MeasureStatistics, StudyStatistics
 from ...study.statistics.correlations import FINDINGS
 from ...study.statistics.text import JUDGED, percent

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from ...errors import SpiritlevelError
 from ...study.storage import schema
+from ...study.storage.copies import copy_store, files_of
 from ...study.storage.database import DATABASE
-from ...study.storage.snapshots import copy_store, files_of
 from .reading import Unreadable, cause, stamp
 
 TRIES = 5

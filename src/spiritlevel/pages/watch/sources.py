@@ -9,8 +9,8 @@ import pathlib
 import threading
 from typing import Any
 
+from ...study.storage.copies import files_of
 from ...study.storage.database import DATABASE
-from ...study.storage.snapshots import files_of
 from .monitors import SUFFIXES, monitor_state
 from .reading import Stamp, Unreadable, is_settled, stamp
 from .studies import study_state

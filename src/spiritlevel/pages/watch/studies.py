@@ -11,11 +11,11 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...study.executors.pace import seconds_left
+from ...study.executors.progress import seconds_left
 from ...study.population import LAST_EPOCH, Population, Row
 from ...study.population_statistics import default_target
 from ...study.settings.definition import VARIANT, Study
-from ...study.settings.given_networks import axes_of
+from ...study.settings.networks import axes_of
 from ...study.storage.database import loaded
 from . import database
 from .reading import Unreadable, number

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from ...errors import SpiritlevelError
-from ...study.registry import task
+from ...study.registry import NoArguments, read_task, task
+from ...study.run_results import EpochRow, History, RunResult
 from ...study.runs.measuring import complete, measure_network
-from ...study.runs.network_run import NetworkRun
+from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import DIVERGED
-from ...study.runs.results import EpochRow, History, RunResult
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ...study.settings.task_arguments import NoArguments, read_task
 from ...study.statistics import spearman
 from ..experiment import Row
 

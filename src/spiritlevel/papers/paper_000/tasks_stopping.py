@@ -13,15 +13,14 @@ from typing import get_args
 import torch
 
 from ...errors import SpiritlevelError
-from ...study.registry import task
+from ...study.registry import read_task, task
+from ...study.run_results import RunResult
 from ...study.runs.measuring import complete
-from ...study.runs.network_run import NetworkRun
+from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import DIVERGED
-from ...study.runs.results import RunResult
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ...study.settings.task_arguments import read_task
 from ...training.stopping import FlatnessStopping, Rule
 from .tasks_dynamics import Moment, check_followed, moments
 

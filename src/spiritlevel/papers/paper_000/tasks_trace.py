@@ -21,12 +21,11 @@ from torch.nn import functional as F
 
 from ... import api
 from ...errors import SpiritlevelError
-from ...study.registry import task
-from ...study.runs.results import RunResult
+from ...study.registry import read_task, task
+from ...study.run_results import RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ...study.settings.task_arguments import read_task
 
 METHODS = ("closed", "autograd", "functorch", "hutchinson")
 IMAGES, KERNELS = "task.images", "task.kernels"

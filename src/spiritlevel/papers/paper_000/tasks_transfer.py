@@ -8,18 +8,16 @@ import dataclasses
 import torch
 from torch import nn
 
-from ...study.registry import task
+from ...study.registry import read_task, task
+from ...study.run_results import RunResult
 from ...study.runs.measuring import complete
-from ...study.runs.network_run import NetworkRun
-from ...study.runs.networks import head_path
+from ...study.runs.networks import NetworkRun, head_path
 from ...study.runs.outcomes import DIVERGED
-from ...study.runs.results import RunResult
 from ...study.runs.run_data import load_data
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.sections import DataSettings
-from ...study.settings.task_arguments import read_task
 from .tasks_dynamics import SHARES, before_training, check_followed, moment_at, moments
 
 LOW, HIGH, FROZEN = STRATEGIES = ("low", "high", "frozen")

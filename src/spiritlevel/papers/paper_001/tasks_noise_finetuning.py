@@ -8,15 +8,14 @@ import dataclasses
 import torch
 
 from ...study.checkpoints import checkpoint_bytes
-from ...study.registry import task
+from ...study.registry import read_task, task
+from ...study.run_results import EpochRow, History, MeasurementRow, RunResult
 from ...study.runs.measuring import measure_network
-from ...study.runs.network_run import NetworkRun
-from ...study.runs.results import EpochRow, History, MeasurementRow, RunResult
+from ...study.runs.networks import NetworkRun
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.stop import StopSettings
-from ...study.settings.task_arguments import read_task
 
 STANDARD, FITTED, WEAK, STRONG = STAGES = ("standard", "fitted", "weak", "strong")
 TRAIN, TEST, EPOCHS = "task.train_accuracy", "task.test_accuracy", "task.epochs"

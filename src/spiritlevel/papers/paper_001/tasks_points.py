@@ -13,24 +13,17 @@ from torch.nn import functional as F
 
 from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
-from ...study.registry import task
-from ...study.runs.attempts import current
+from ...study.registry import read_task, task
+from ...study.run_results import EpochMeasurementRow, EpochRow, History, MeasurementRow, RunResult
 from ...study.runs.epochs import Epochs
 from ...study.runs.measuring import measure_network
-from ...study.runs.network_run import NetworkRun
+from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import ALL_EPOCHS, DIVERGED
-from ...study.runs.results import (
-    EpochMeasurementRow,
-    EpochRow,
-    History,
-    MeasurementRow,
-    RunResult,
-)
 from ...study.runs.run_data import RunData
 from ...study.runs.running import evaluate
 from ...study.runs.tasks import number_row, task_result
+from ...study.runs.training_snapshots import current
 from ...study.settings.run import RunSettings
-from ...study.settings.task_arguments import read_task
 
 STEP, TRAIN, TEST = "task.step", "task.train_accuracy", "task.test_accuracy"
 SIGNAL = "task.signal_norm"

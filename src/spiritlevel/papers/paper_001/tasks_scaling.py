@@ -8,14 +8,13 @@ import torch
 from torch import nn
 
 from ...study.checkpoints import checkpoint_bytes
-from ...study.registry import task
+from ...study.registry import read_task, task
+from ...study.run_results import MeasurementRow, RunResult
 from ...study.runs.measuring import measure_network
-from ...study.runs.network_run import NetworkRun
-from ...study.runs.results import MeasurementRow, RunResult
+from ...study.runs.networks import NetworkRun
 from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ...study.settings.task_arguments import read_task
 from ...symmetries.named_layers import rescale_layers
 from .scaling import scaled_weights
 

@@ -12,12 +12,11 @@ from torch.nn import functional as F
 
 from ... import api
 from ...errors import SpiritlevelError
-from ...study.registry import task
-from ...study.runs.results import EpochRow, RunResult
+from ...study.registry import read_task, task
+from ...study.run_results import EpochRow, RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ...study.settings.task_arguments import read_task
 from .class_separation import Clouds, fit_logistic, fit_ridge, inputs_of, random_extractor
 
 FITS = {"ridge": (fit_ridge, "mse"), "logistic": (fit_logistic, "bce")}

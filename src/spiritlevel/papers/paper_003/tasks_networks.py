@@ -10,16 +10,15 @@ from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
-from ...study.registry import task
+from ...study.registry import read_task, task
+from ...study.run_results import MeasurementRow, RunResult
 from ...study.runs.measuring import measure_network
-from ...study.runs.network_run import NetworkRun
+from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import DIVERGED
-from ...study.runs.results import MeasurementRow, RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ...study.settings.task_arguments import read_task
 from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
 from .tasks_population import take_over
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from ...errors import SpiritlevelError
 from ...study.checkpoints import load_checkpoint
+from ...study.run_results import EpochRow, History
 from ...study.runs.outcomes import DIVERGED
-from ...study.runs.results import EpochRow, History
 from ...study.settings.run import RunSettings
 from ...study.storage.store import Store
 

@@ -9,16 +9,15 @@ import torch
 
 from ...errors import SpiritlevelError
 from ...study.checkpoints import checkpoint_bytes
-from ...study.registry import task
+from ...study.registry import read_task, task
+from ...study.run_results import EpochRow, RunResult
 from ...study.runs.epochs import Epochs
 from ...study.runs.measuring import measure_network
-from ...study.runs.network_run import NetworkRun
+from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import ALL_EPOCHS, DIVERGED
-from ...study.runs.results import EpochRow, RunResult
 from ...study.runs.running import evaluate
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
-from ...study.settings.task_arguments import read_task
 from .tasks_flatness_penalty import clock
 
 SECONDS, EPOCHS = "task.training_seconds", "task.epochs"

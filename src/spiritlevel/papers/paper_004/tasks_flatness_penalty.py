@@ -13,19 +13,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...study.checkpoints import checkpoint_bytes
-from ...study.registry import task
-from ...study.runs.attempts import current
-from ...study.runs.batch_changes import BatchChanges
-from ...study.runs.epochs import random_states, restore_random_states
-from ...study.runs.network_run import NetworkRun
+from ...study.registry import read_task, task
+from ...study.run_results import EpochRow, RunResult
+from ...study.runs.epochs import BatchChanges, random_states, restore_random_states
+from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import ALL_EPOCHS
-from ...study.runs.results import EpochRow, RunResult
 from ...study.runs.run_data import derived_generator
 from ...study.runs.running import evaluate
-from ...study.runs.schedules import rate_factor
+from ...study.runs.steps import rate_factor
 from ...study.runs.tasks import task_result
+from ...study.runs.training_snapshots import current
 from ...study.settings.run import RunSettings
-from ...study.settings.task_arguments import read_task
 from ...training.penalties.flatness_penalty import FlatnessPenalty
 
 FLATNESS, LAST = "task.average_flatness", "task.last_flatness"

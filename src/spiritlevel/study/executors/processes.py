@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import multiprocessing
 import os
 import signal
@@ -15,12 +16,13 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
+import torch
+
 from ...engine.memory import share_gpu
 from ...errors import SpiritlevelError
-from ..runs.attempts import OnEpoch
-from ..runs.tf32 import TF32
+from ..runs.machine import TF32
+from ..runs.training_snapshots import OnEpoch
 from ..storage.store import Store
-from .gpus import device_of, workers_per_gpu
 from .progress import ProgressReporter, Watch
 
 MAX_DEATHS = 3  # of workers on the same run, after which it counts as failed
@@ -212,3 +214,16 @@ def _one_thread_each() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def device_of(index: int, device: str) -> str:
+    """Distribute workers over the GPUs; several may share one."""
+    if device != "cuda":
+        return device
+    return f"cuda:{index % max(1, torch.cuda.device_count())}"
+
+
+def workers_per_gpu(workers: int, device: str) -> int:
+    """How many of the workers use one GPU; those of "cuda:1" are all on that one."""
+    gpus = max(1, torch.cuda.device_count()) if device == "cuda" else 1
+    return math.ceil(workers / gpus)

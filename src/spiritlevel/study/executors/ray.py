@@ -15,15 +15,13 @@ from typing import Any
 from ...engine.memory import share_gpu
 from ...errors import SpiritlevelError, require
 from ..models.registry import is_own
-from ..runs.results import RunResult, describe, failure
+from ..run_results import RunResult, describe, failure
+from ..runs.machine import TF32
 from ..runs.running import run_one
-from ..runs.tf32 import TF32
 from ..settings.run import RunSettings
 from ..storage.store import Claim, Store
-from .heartbeat import beating
-from .local import given_back
-from .progress import ProgressReporter, Watch
-from .workers import new_worker
+from .local import Session
+from .progress import Watch
 
 RETRIES = 3  # of a run whose worker was lost
 AHEAD = 2  # runs sent out per processor, so that none waits for the driver
@@ -46,8 +44,7 @@ def run_on_cluster(
     """
     ray: Any = require("ray", what="The ray executor", extra="ray")
     out: dict[Any, Claim] = {}  # by Ray's reference to the result that will come
-    worker = new_worker()
-    reporter = ProgressReporter(store, watch)
+    session = Session(store, watch=watch)
     with _connected(ray, address, workers):
         has = ray.cluster_resources()
         room = AHEAD * max(1, int(has.get("CPU", 1)))
@@ -60,9 +57,9 @@ def run_on_cluster(
         task = ray.remote(max_retries=RETRIES, num_cpus=1, num_gpus=gpus)(run_remotely)
         where = (device, os.getcwd(), TF32.of_this_process(), per_gpu)
         claims: list[Claim] = []
-        with given_back(store, claims), beating(store, lambda: list(claims)):
+        with session.holding(claims):
             while True:
-                while len(out) < room and (claim := store.claim(worker)) is not None:
+                while len(out) < room and (claim := store.claim(session.worker)) is not None:
                     claims.append(claim)
                     out[task.remote(claim.settings, *where)] = claim
                 if not out:
@@ -71,7 +68,7 @@ def run_on_cluster(
                     claim = out.pop(reference)
                     _keep(ray, store, claim, reference)
                     claims.remove(claim)
-                reporter.now()  # without epochs: the cluster reports whole runs only
+                session.reporter.now()  # without epochs: the cluster reports whole runs only
 
 
 def check_share(per_gpu: int, *, executor: str, device: str) -> None:

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from .augmentation import Augmentation, crop_flip, mixup
 from .auto_augment import auto_augment
-from .bias import bias_shift
-from .input_noise import input_noise
-from .label_noise import label_noise
-from .leakage import class_patches, control_patch, leakage_patch
-from .masking import MaskedFeatures, mask_feature_maps
+from .data_changes import class_patches, control_patch, input_noise, label_noise, leakage_patch
+from .network_changes import MaskedFeatures, bias_shift, mask_feature_maps
 
 __all__ = [
     "Augmentation",

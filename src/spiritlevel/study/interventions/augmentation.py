@@ -11,14 +11,14 @@ exactly where it stopped if the generator's state was saved.
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError
+from ...need import need, number, whole
 from .checks import check_images, check_labels
 
 
@@ -26,7 +26,7 @@ class Augmentation(Protocol):
     """Changes a batch at random; neither tensor is changed in place."""
 
     def __call__(self, x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """New inputs and targets."""
+        """Return changed inputs and their targets."""
 
 
 def crop_flip(padding: int = 4, *, flip: bool = True) -> Augmentation:
@@ -35,11 +35,11 @@ def crop_flip(padding: int = 4, *, flip: bool = True) -> Augmentation:
     The image gets a border of zeros of that width, of which a window of its old size is cut out,
     all (2 · padding + 1)² equally likely. `flip=False` for digits and letters.
     """
-    if not isinstance(padding, int) or padding < 0:
-        raise SpiritlevelError(
-            "The 'padding' argument of crop_flip must be an integer of at least 0. "
-            f"Got {brief(padding)}. For 32×32 images 4 is usual."
-        )
+    need(
+        *("padding", padding, whole(least=0), "an integer of at least 0"),
+        "For 32×32 images 4 is usual.",
+        of="crop_flip",
+    )
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         check_images(x, function="crop_flip")
@@ -68,11 +68,11 @@ def mixup(alpha: float = 1.0, *, num_classes: int) -> Augmentation:
     x' = λ x + (1 - λ) x[order], with one λ ~ Beta(alpha, alpha) a batch (Zhang et al. 2018). The
     targets become probabilities (N, num_classes), which cross_entropy takes as they are.
     """
-    if not (isinstance(alpha, int | float) and 0 < alpha < math.inf):
-        raise SpiritlevelError(
-            f"The 'alpha' argument of mixup must be a finite number above 0. Got {brief(alpha)}. "
-            "Usual is 0.1 to 1; without mixing leave mixup out."
-        )
+    need(
+        *("alpha", alpha, number(above=0), "a finite number above 0"),
+        "Usual is 0.1 to 1; without mixing leave mixup out.",
+        of="mixup",
+    )
 
     def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         check_labels(y, num_classes=num_classes, function="mixup")

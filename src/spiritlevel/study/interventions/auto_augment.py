@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...errors import SpiritlevelError, brief, require
+from ...errors import SpiritlevelError, require
+from ...need import need, one_of
 from .augmentation import Augmentation
 from .checks import check_images
 
@@ -52,7 +53,9 @@ equalize 0.8 -, invert 0.1 -
 translate_y 0.7 9, auto_contrast 0.9 -
 """
 POLICIES = {"cifar10": _CIFAR10}
-Operation = Callable[[Tensor, float, Tensor], Tensor]  # images, level, signs for those that move
+ImageOperation = Callable[
+    [Tensor, float, Tensor], Tensor
+]  # images, level, signs for those that move
 
 
 def auto_augment(policy: str = "cifar10") -> Augmentation:
@@ -61,11 +64,8 @@ def auto_augment(policy: str = "cifar10") -> Augmentation:
     Images are RGB in [0, 1] and stay so. Moves, shears and turns go either way, as in the authors'
     code. Usually comes after `crop_flip`.
     """
-    if policy not in POLICIES:
-        raise SpiritlevelError(
-            f"The 'policy' argument of auto_augment must be one of {', '.join(POLICIES)}. "
-            f"Got {brief(policy)}."
-        )
+    known = one_of(POLICIES)
+    need("policy", policy, known, f"one of {', '.join(POLICIES)}", of="auto_augment")
     by_name = operations()
     pairs = parse_policy(POLICIES[policy])
 
@@ -106,8 +106,8 @@ def parse_policy(text: str) -> list[list[tuple[str, float, float]]]:
     ]
 
 
-def operations() -> dict[str, Operation]:
-    """By name. Levels run from 0 to 10 over the range that the paper gives each."""
+def operations() -> dict[str, ImageOperation]:
+    """The operations of AutoAugment; levels run from 0 to 10 over the range of the paper."""
     enhance = require("kornia.enhance", what="AutoAugment", extra="augment")
     return {
         "shear_x": lambda x, v, s: _shear_x(x, 0.03 * v * s),

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError, brief, suggestion
+from ...need import need, number
 
 
 def check_share(share: float, *, name: str, function: str, below_one: bool = False) -> None:
-    """A number from 0 to 1."""
-    is_right = isinstance(share, int | float) and 0 <= share <= 1 and not (below_one and share == 1)
-    if not is_right:
-        need = "at least 0 and below 1" if below_one else "from 0 to 1"
-        raise SpiritlevelError(
-            f"The {name!r} argument of {function} must be a number {need}. Got {brief(share)}. "
-            "For example 0.3 for 30 %."
-        )
+    """Refuse anything but a number from 0 to 1."""
+    wanted = "at least 0 and below 1" if below_one else "from 0 to 1"
+    test = number(least=0, below=1) if below_one else number(least=0, most=1)
+    need(name, share, test, f"a number {wanted}", "For example 0.3 for 30 %.", of=function)
 
 
 def check_images(x: Tensor, *, function: str) -> None:
-    """Float tensors of four dimensions."""
+    """Refuse anything but float tensors of four dimensions."""
     if x.ndim != 4 or not x.is_floating_point():
         raise SpiritlevelError(
             f"The images given to {function} must be floats of shape (N, channels, height, width). "
@@ -31,7 +29,7 @@ def check_images(x: Tensor, *, function: str) -> None:
 
 
 def check_labels(y: Tensor, *, num_classes: int, function: str) -> None:
-    """Class labels from 0 to num_classes - 1."""
+    """Refuse anything but class labels from 0 to num_classes - 1."""
     if y.ndim != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise SpiritlevelError(
             f"The labels given to {function} must be integers of shape (N,). Got shape "
@@ -47,3 +45,15 @@ def check_labels(y: Tensor, *, num_classes: int, function: str) -> None:
 def count_of(share: float, total: int) -> int:
     """The nearest whole number; a half goes up, not to the even one."""
     return math.floor(share * total + 0.5)
+
+
+def no_such_layer(
+    name: str, there: Sequence[str], *, function: str, argument: str
+) -> SpiritlevelError:
+    """The refusal of a layer name, with the nearest that exist."""
+    paths = [path for path in there if path]
+    hint = suggestion(name, paths, most=1)
+    return SpiritlevelError(
+        f"The {argument!r} argument of {function} must name layers of the model. Got {brief(name)}."
+        f"{hint} There are: {', '.join(paths[:12])}{', ...' if len(paths) > 12 else ''}."
+    )

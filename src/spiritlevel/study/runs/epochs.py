@@ -1,4 +1,7 @@
-"""The epochs of a run's training: the order of its samples, its batches, and the steps on them."""
+"""The epochs of a run's training: the order of its samples, its batches, and the steps on them.
+
+Some interventions change every batch anew; the test data are never changed.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batch_changes import BatchChanges
-from .network_run import NetworkRun
-from .run_data import derived_generator
+from .. import interventions as changes
+from ..settings.interventions import InterventionSettings
+from .networks import NetworkRun
+from .run_data import class_patches, derived_generator
 from .steps import Steps
 
 
@@ -31,7 +35,7 @@ class Epochs:
         )
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Those of one epoch, as they are trained on."""
+        """The batches of one epoch, with the changes that the study asks for."""
         x, y = self._data.x, self._data.y
         order = torch.randperm(len(x), generator=self._shuffling).to(x.device)
         for batch in order.split(self._size):
@@ -61,7 +65,7 @@ class Epochs:
 
 
 def random_states(place: torch.device) -> dict[str, Tensor | None]:
-    """Those of torch itself, on which dropout and its like depend."""
+    """The states of torch's own generators, which dropout draws from."""
     on_gpu = place.type == "cuda"
     return {
         "torch": torch.get_rng_state(),
@@ -70,7 +74,56 @@ def random_states(place: torch.device) -> dict[str, Tensor | None]:
 
 
 def restore_random_states(states: Mapping[str, Any], place: torch.device) -> None:
-    """Go on drawing where these were taken."""
+    """Let torch draw on from these states."""
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None:
         torch.cuda.set_rng_state(states["cuda"], place)
+
+
+# In the order in which they are done.
+ON_BATCHES = ("leakage", "crop_flip", "crop", "auto_augment", "input_noise", "mixup")
+
+
+def changed_batches(interventions: InterventionSettings) -> list[str]:
+    """Which of them change every batch anew."""
+    return [
+        name
+        for name in ON_BATCHES
+        if getattr(interventions, name) and (name, interventions.leakage) != ("leakage", "class")
+    ]
+
+
+class BatchChanges:
+    """What happens to every batch of a run."""
+
+    def __init__(
+        self, interventions: InterventionSettings, *, num_classes: int, generator: torch.Generator
+    ) -> None:
+        self._generator = generator
+        names = changed_batches(interventions)
+        self._changes = [_change(name, interventions, num_classes) for name in names]
+
+    def __bool__(self) -> bool:
+        return bool(self._changes)
+
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch as it is trained on."""
+        for change in self._changes:
+            x, y = change(x, y, self._generator)
+        return x, y.to(x.dtype) if y.is_floating_point() else y  # mixed labels are shares
+
+
+def _change(
+    name: str, interventions: InterventionSettings, num_classes: int
+) -> changes.Augmentation:
+    strength = getattr(interventions, name)
+    if name == "leakage":
+        patches = class_patches(interventions, num_classes)
+        return lambda x, y, generator: (changes.control_patch(x, patches, generator), y)
+    if name == "input_noise":
+        return lambda x, y, generator: (changes.input_noise(x, strength, generator), y)
+    if name == "mixup":
+        return changes.mixup(strength, num_classes=num_classes)
+    if name in ("crop_flip", "crop"):
+        return changes.crop_flip(int(strength), flip=name == "crop_flip")
+    return changes.auto_augment(strength)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import json
 import math
-import pathlib
-import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ... import api
-from ...records import __version__
 from ..checkpoints import checkpoint_bytes
+from ..run_results import EpochRow, MeasurementRow, RunResult, failure, rows_of
 from ..settings.run import RunSettings
-from .network_run import NetworkRun
-from .outcomes import DIVERGED
-from .results import EpochRow, MeasurementRow, RunResult, failure, rows_of
-from .tf32 import TF32
+from .machine import machine
+from .networks import NetworkRun
+from .outcomes import DIVERGED, EpochSteps
 
 
 def complete(run: NetworkRun, *, together: bool = False, keep: bool = False) -> RunResult:
@@ -53,28 +46,41 @@ def complete(run: NetworkRun, *, together: bool = False, keep: bool = False) -> 
     )
 
 
-def measure_epoch(run: NetworkRun, row: EpochRow) -> tuple[MeasurementRow, ...] | None:
-    """What the study measures after this epoch, while it trains; None if it does not."""
-    settings = run.settings
-    if not settings.measured_at(row.epoch) or not math.isfinite(row.train_loss):
-        return None
-    return measure_network(
-        run, settings.measures if settings.epoch_measures is None else settings.epoch_measures
-    )
+def follow(run: NetworkRun, row: EpochRow, steps: EpochSteps) -> None:
+    """After an epoch: measure where the study says so, and decide whether training ends."""
+    names, measured = run.settings.epoch_measures, None
+    if run.settings.measured_at(row.epoch) and math.isfinite(row.train_loss):
+        measured = measure_network(run, run.settings.measures if names is None else names)
+    run.history.add(row, measured)
+    run.history.outcome = run.ending.after(row, measured, steps)
 
 
 def measure_network(run: NetworkRun, names: Sequence[str] | None) -> tuple[MeasurementRow, ...]:
     """These measures of the run's network on its training data, as the study asks for them."""
-    asked = run.settings.measure_options
+    asked, options = run.settings.measure_options, options_of(run.settings, run.initial)
     x, y = run.data.x[: asked.samples], run.data.y[: asked.samples]
+    batches = list(zip(x.split(asked.batch), y.split(asked.batch), strict=True))
+    return measured_rows(run.settings, run.model.eval(), batches, names, options)
+
+
+def measured_rows(
+    settings: RunSettings,
+    model: nn.Module,
+    data: Iterable[Any],
+    names: Sequence[str] | None,
+    options: Mapping[str, Any],
+    **more: Any,
+) -> tuple[MeasurementRow, ...]:
+    """What `spiritlevel.measure` says with the arguments that a study gives, and `more`."""
     report = api.measure(
-        run.model.eval(),
-        list(zip(x.split(asked.batch), y.split(asked.batch), strict=True)),
+        model,
+        data,
         measures=names,
-        options=options_of(run.settings, run.initial),
-        seed=run.settings.seed,
+        options=options,
+        seed=settings.seed,
         distributed=False,
-        **asked.arguments,
+        **settings.measure_options.arguments,
+        **more,
     )
     return rows_of(report)
 
@@ -88,36 +94,3 @@ def options_of(settings: RunSettings, initial: Mapping[str, Tensor]) -> dict[str
     decay = 0.0 if training.optimizer == "adamw" else training.weight_decay
     known = {"initial": initial, "weight_decay": decay}
     return known | dict(settings.measure_options.options or {})
-
-
-def machine(device: str | torch.device, threads: int, *, together: bool = False) -> str:
-    """Where a run was made, and with which versions, as JSON."""
-    name = str(device)
-    tf32 = TF32.of_this_process() if name.startswith("cuda") else None
-    return _machine(name, threads, together, tf32)
-
-
-@functools.cache
-def _machine(device: str, threads: int, together: bool, tf32: TF32 | None) -> str:
-    chip = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        chip = next((s.partition(":")[2].strip() for s in lines if "model name" in s), chip)
-    facts = {
-        "host": platform.node(),
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else chip,
-        "threads": threads,
-        "trained": "together" if together else "alone",
-        "system": platform.platform(),
-        "spiritlevel": __version__,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-    }
-    if tf32 is not None:  # on a GPU, where it decides about the last digits
-        facts |= {
-            "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(),
-            "tf32_convolutions": tf32.convolutions,
-            "tf32_products": tf32.products,
-        }
-    return json.dumps(facts, sort_keys=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 import os
 import pathlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 import torch
@@ -18,9 +20,11 @@ from ...training.norm_control.control import NORMS, constrain_weights_, replace_
 from ..checkpoints import load_weights
 from ..interventions import bias_shift, mask_feature_maps
 from ..models import build
+from ..run_results import History
 from ..settings.run import RunSettings
 from ..storage.database import DATABASE, unusable
-from .run_data import DTYPES, derived_generator
+from .outcomes import Ending, EpochSteps
+from .run_data import DTYPES, RunData, derived_generator, load_data
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LAYERS = (nn.Linear, *CONVOLUTIONS)
@@ -92,13 +96,9 @@ def _set_weights(model: nn.Module, settings: RunSettings) -> None:
             if isinstance(module, LAYERS) and module.bias is not None:
                 module.bias.zero_()
     if start := settings.model.init_from:
-        load_start(
-            model,
-            start,
-            seed=settings.seed,
-            fresh_head=settings.model.init_head == "fresh",
-            head=settings.measure_options.head,
-        )
+        head = settings.measure_options.head
+        kept = head_path(model, head) if settings.model.init_head == "fresh" else None
+        load_weights(model, str(find_start(start, settings.seed)), keep=kept)
 
 
 def _changed(model: nn.Module, settings: RunSettings) -> nn.Module:
@@ -115,7 +115,7 @@ def _changed(model: nn.Module, settings: RunSettings) -> nn.Module:
 
 
 def _inner_convolutions(model: nn.Module, head: str | None) -> list[str] | None:
-    """All but the head, whose maps are the classes; None if there are none to mask."""
+    """All convolutions but the head, whose maps are the classes; None without any."""
     output = head_path(model, head)
     modules = model.named_modules()
     paths = [path for path, module in modules if isinstance(module, CONVOLUTIONS)]
@@ -141,25 +141,14 @@ def norms_after(model: nn.Module, convolutions: Sequence[str]) -> list[str]:
 # -- weights that were trained before --------------------------------------------------------------
 
 
-def load_start(
-    model: nn.Module, start: str, *, seed: int, fresh_head: bool, head: str | None = None
-) -> None:
-    """Put trained weights into the network; with `fresh_head` all but those of the head.
+def find_start(start: str, seed: int) -> pathlib.Path:
+    """The checkpoint that `start` stands for.
 
     Args:
-        model: changed in place.
         start: a checkpoint's path; a study's folder, for its only run or that with this seed; or
             "folder#run" for a run by its id.
-        seed: of the run that starts here.
-        fresh_head: keep the head that the network has, which may have other classes.
-        head: the name of the head, where that is not "head".
+        seed: of the run that starts there.
     """
-    path = find_start(start, seed)
-    load_weights(model, str(path), keep=head_path(model, head) if fresh_head else None)
-
-
-def find_start(start: str, seed: int) -> pathlib.Path:
-    """The checkpoint that `start` stands for."""
     path = pathlib.Path(os.path.expanduser(start))
     folder, _, run = start.partition("#")
     if path.is_file() or not (run or path.is_dir()):
@@ -191,3 +180,34 @@ def _run_of(folder: pathlib.Path, seed: int) -> str:
             "will do where the study has a single run.)"
         )
     return str(found[0])
+
+
+@dataclasses.dataclass
+class NetworkRun:
+    """What a run is asked to do, what it does it with, and what it has seen so far."""
+
+    settings: RunSettings
+    data: RunData
+    model: nn.Module
+    initial: Mapping[str, Tensor]  # the weights before training, for measures that ask for them
+    history: History = dataclasses.field(default_factory=History)
+    ending: Ending = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ending = Ending(self.settings.stop, self.settings.training.epochs)
+
+    @classmethod
+    def start(cls, settings: RunSettings, device: str | torch.device = "cpu") -> NetworkRun:
+        """With its data loaded and its network built, before training."""
+        data = load_data(settings, device)
+        model = build_model(settings, device)
+        return cls(settings, data, model, copy.deepcopy(model.state_dict()))
+
+    def is_due(self, epoch: int, steps: EpochSteps) -> bool:
+        """Whether loss and accuracy are taken after this epoch."""
+        return self.settings.evaluated_at(epoch) or bool(self.ending.reached_by(steps))
+
+    @property
+    def head(self) -> str:
+        """The layer that gives the outputs, as the study names it or as it is found."""
+        return head_path(self.model, self.settings.measure_options.head)

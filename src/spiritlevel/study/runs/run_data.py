@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError, brief
-from .. import interventions as library
+from .. import interventions as changes
 from ..data import load
 from ..settings.interventions import InterventionSettings
 from ..settings.run import RunSettings
@@ -95,7 +95,7 @@ def class_patches(interventions: InterventionSettings, num_classes: int) -> Tens
     """One patch for each class, for the intervention `leakage`."""
     images, labels = load(interventions.leakage_patches or PATCHES, "train")
     size = interventions.leakage_size or PATCH_SIZE
-    return library.class_patches(images, labels, num_classes, size=size)
+    return changes.class_patches(images, labels, num_classes, size=size)
 
 
 def _inputs(x: Tensor, y: Tensor, settings: RunSettings, num_classes: int) -> Tensor:
@@ -108,12 +108,12 @@ def _inputs(x: Tensor, y: Tensor, settings: RunSettings, num_classes: int) -> Te
         return x
     patches = class_patches(settings.interventions, num_classes)
     if settings.interventions.leakage == "class":
-        return library.leakage_patch(x, y, patches)
-    return library.control_patch(x, patches, derived_generator(settings.seed, "patches"))
+        return changes.leakage_patch(x, y, patches)
+    return changes.control_patch(x, patches, derived_generator(settings.seed, "patches"))
 
 
 def _normalization(settings: RunSettings) -> Callable[[Tensor], Tensor] | None:
-    """To mean 0 and deviation 1 of each channel of the training inputs, where it is asked for."""
+    """What brings each channel of the training inputs to mean 0 and deviation 1; or None."""
     data = settings.data
     if not data.normalize:
         return None
@@ -149,7 +149,7 @@ def _labels(y: Tensor, settings: RunSettings, num_classes: int) -> Tensor:
     if not share:
         return y
     generator = derived_generator(settings.seed, "labels")
-    return library.label_noise(y, share, num_classes, generator, kind=kind)
+    return changes.label_noise(y, share, num_classes, generator, kind=kind)
 
 
 def _split(

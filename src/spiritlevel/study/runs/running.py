@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
 import time
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..run_results import EpochRow, RunResult
 from ..settings.run import RunSettings
-from .attempts import Attempt, OnEpoch, at_work, current
-from .ending import Ending, finite
 from .epochs import Epochs
-from .measuring import complete, measure_epoch
-from .network_run import NetworkRun
-from .results import EpochRow, RunResult
-from .run_data import RunData, derived_seed
+from .machine import repeatable
+from .measuring import complete, follow
+from .networks import NetworkRun
+from .outcomes import finite
+from .run_data import derived_seed
 from .tasks import run_task
-from .tf32 import TF32
+from .training_snapshots import OnEpoch, RunAttempt, at_work, current
 
 EVALUATED = 1024  # samples at a time
 
@@ -38,10 +36,11 @@ def run_one(
     Where training went well and measuring did not, the result says so in its `error`. In the folder
     `unfinished` each training is saved on the way; after an interruption it goes on from there.
     """
-    start, attempt = time.perf_counter(), Attempt(settings.id, on_epoch, unfinished)
+    place = torch.device(device)
+    start, attempt = time.perf_counter(), RunAttempt(settings.id, on_epoch, unfinished)
     with (
         repeatable(settings.training.threads),
-        torch.random.fork_rng(devices=_cuda(device)),
+        torch.random.fork_rng(devices=[place] if place.type == "cuda" else []),
         at_work(attempt),
     ):
         torch.manual_seed(derived_seed(settings.seed, "training"))  # of dropout and its like
@@ -54,23 +53,6 @@ def run_one(
     return with_seconds(result, attempt.seconds_before + time.perf_counter() - start)
 
 
-@contextlib.contextmanager
-def repeatable(threads: int) -> Iterator[None]:
-    """Sums in the same order each time; the settings of torch are restored afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.backends.cudnn.flags(
-            enabled=True,
-            deterministic=True,
-            benchmark=False,
-            allow_tf32=TF32.of_this_process().convolutions,
-        ):
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def with_seconds(result: RunResult, seconds: float) -> RunResult:
     """The result with the time it took, known only at the end."""
     return dataclasses.replace(result, seconds=seconds)
@@ -81,23 +63,18 @@ def train(run: NetworkRun) -> None:
 
     What was seen goes into the run's history. A training that was saved goes on from there.
     """
-    settings, saved, epochs = run.settings, current().training(run), Epochs(run)
-    ending = Ending(settings.stop, settings.training.epochs)
+    saved, epochs = current().training(run), Epochs(run)
     if saved.state is not None:
-        ending.replay(run.history, settings)
+        run.ending.replay(run.history, run.settings)
         epochs.restore(saved.state)
-    history = run.history
-    while not history.outcome:
+    while not run.history.outcome:
         epoch = saved.epoch + 1
         epochs.step.start_epoch()
         for x, y in epochs.batches():
             epochs.step(x, y)
         steps = epochs.step.end_epoch()
-        if settings.evaluated_at(epoch) or ending.reached_by(steps) or not _is_finite(run.model):
-            row = _evaluated(run.model, run.data, epoch)
-            measured = measure_epoch(run, row)
-            history.add(row, measured)
-            history.outcome = ending.after(row, measured, steps)
+        if run.is_due(epoch, steps) or not _is_finite(run.model):
+            follow(run, _evaluated(run, epoch), steps)
         saved.after_epoch(epochs.state)
 
 
@@ -105,14 +82,11 @@ def _is_finite(model: nn.Module) -> bool:
     return bool(finite(param[None] for param in model.parameters())[0])
 
 
-def _evaluated(model: nn.Module, data: RunData, epoch: int) -> EpochRow:
+def _evaluated(run: NetworkRun, epoch: int) -> EpochRow:
+    model, data = run.model, run.data
     validation = (None, None) if data.validation is None else evaluate(model, *data.validation)
-    return EpochRow(
-        epoch,
-        *evaluate(model, data.x, data.y),
-        *evaluate(model, data.test_x, data.test_y),
-        *validation,
-    )
+    training, test = evaluate(model, data.x, data.y), evaluate(model, data.test_x, data.test_y)
+    return EpochRow(epoch, *training, *test, *validation)
 
 
 @torch.no_grad()
@@ -126,8 +100,3 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
         loss += F.cross_entropy(outputs, targets, reduction="none").double().sum()
         correct += (outputs.argmax(dim=1) == targets).sum()
     return float(loss) / len(x), float(correct) / len(x)
-
-
-def _cuda(device: str | torch.device) -> list[torch.device]:
-    place = torch.device(device)
-    return [place] if place.type == "cuda" else []

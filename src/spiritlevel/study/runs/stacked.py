@@ -18,20 +18,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
+from ..run_results import EpochRow
 from ..settings.run import RunSettings
-from .batch_changes import changed_batches
-from .cuda_graphs import Captured, Recorded, recordable
-from .ending import Ending, finite
-from .fused import Forward, Fused
-from .measuring import measure_epoch
-from .network_run import NetworkRun
-from .networks import build_model
-from .results import EpochRow
+from .epochs import changed_batches
+from .faster_steps import BatchForward, Captured, Fused, Recorded, recordable
+from .measuring import follow
+from .networks import NetworkRun, build_model
+from .outcomes import EpochSteps, StepMeans, finite
 from .run_data import RunData, derived_generator, first_inputs, load_data, relabelled
-from .schedules import follows, rate_factor
 from .stacked_convolutions import patch_numbers, suits, use_products
 from .stacked_optimizers import StackedOptimizer
-from .step_means import EpochSteps, StepMeans
+from .steps import follows, rate_factor
 from .training_snapshots import Snapshot, SnapshotFile
 
 MEMORY = 1 << 30  # bytes on a CPU; on a GPU half of what is free, shared by the workers
@@ -51,18 +48,17 @@ COPIES = 6  # of the weights: themselves, gradients, two moments, two in passing
 
 
 @dataclasses.dataclass(kw_only=True)
-class Member(NetworkRun):
-    """One of the networks, with its own order of samples and its own end."""
+class GroupMember(NetworkRun):
+    """One of the networks, with its own order of samples."""
 
     generator: torch.Generator
-    ending: Ending
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrainedGroup:
     """A group whose members all have ended, and the seconds that it took."""
 
-    members: Sequence[Member]
+    members: Sequence[GroupMember]
     seconds: float
 
 
@@ -134,7 +130,7 @@ def train_together(
     *,
     on_epoch: Callable[[int, int], None] | None = None,
     snapshots: SnapshotFile | None = None,
-) -> Trained:
+) -> TrainedGroup:
     """Train all of them; each member's model holds its final weights.
 
     `on_epoch` hears of epochs done and epochs at most. With `snapshots` training goes on from the
@@ -150,7 +146,7 @@ def train_together(
         epoch, before = last.epoch, last.seconds
         active = [members[i] for i in last.state["active"]]
         if not active:
-            return Trained(members, before)
+            return TrainedGroup(members, before)
     stack = _Stack(members, shared.x)
     if last is not None:
         stack.restore(last.state)
@@ -160,11 +156,7 @@ def train_together(
         steps = _train_epoch(stack, active, epoch)
         intact = finite(stack.optimizer.params.values()).tolist()
         due = [
-            i
-            for i, member in enumerate(active)
-            if member.settings.evaluated_at(epoch)
-            or member.ending.reached_by(steps[i])
-            or not intact[i]
+            i for i, member in enumerate(active) if member.is_due(epoch, steps[i]) or not intact[i]
         ]
         rows = _evaluated(stack, shared, epoch, len(active)) if due else []
         going = []
@@ -172,9 +164,7 @@ def train_together(
             if i in due:
                 if member.settings.measured_at(epoch):
                     stack.write_back(i, member.model)
-                measured = measure_epoch(member, rows[i])
-                member.history.add(rows[i], measured)
-                member.history.outcome = member.ending.after(rows[i], measured, steps[i])
+                follow(member, rows[i], steps[i])
             if member.history.outcome:
                 stack.write_back(i, member.model)
             else:
@@ -187,10 +177,12 @@ def train_together(
         seconds = before + time.perf_counter() - start
         if snapshots is not None and (snapshots.due or not active):
             snapshots.save(_snapshot(epoch, members, stack, seconds))
-    return Trained(members, seconds)
+    return TrainedGroup(members, seconds)
 
 
-def _snapshot(epoch: int, members: Sequence[Member], stack: _Stack, seconds: float) -> Snapshot:
+def _snapshot(
+    epoch: int, members: Sequence[GroupMember], stack: _Stack, seconds: float
+) -> Snapshot:
     ended = {i: m.model.state_dict() for i, m in enumerate(members) if m.history.outcome}
     state = {
         "active": [i for i in range(len(members)) if i not in ended],  # places in the group
@@ -201,7 +193,7 @@ def _snapshot(epoch: int, members: Sequence[Member], stack: _Stack, seconds: flo
     return Snapshot(epoch, [member.history for member in members], seconds, state)
 
 
-def _restore(snapshot: Snapshot, members: Sequence[Member]) -> None:
+def _restore(snapshot: Snapshot, members: Sequence[GroupMember]) -> None:
     """Bring new members to where the snapshot was taken."""
     for i, member in enumerate(members):
         member.generator.set_state(snapshot.state["orders"][i])
@@ -211,7 +203,7 @@ def _restore(snapshot: Snapshot, members: Sequence[Member]) -> None:
             member.model.load_state_dict(snapshot.state["ended"][i])
 
 
-def _train_epoch(stack: _Stack, active: Sequence[Member], epoch: int) -> list[EpochSteps]:
+def _train_epoch(stack: _Stack, active: Sequence[GroupMember], epoch: int) -> list[EpochSteps]:
     first = active[0].settings
     size, repeats = first.training.batch_size, first.interventions.batch_cycles
     samples = stack.labels.shape[1]
@@ -242,16 +234,11 @@ def _evaluated(stack: _Stack, data: RunData, epoch: int, count: int) -> list[Epo
     return [EpochRow(epoch, *train[i], *test[i], *validation[i]) for i in range(count)]
 
 
-def _member(settings: RunSettings, shared: RunData, device: str | torch.device) -> Member:
+def _member(settings: RunSettings, shared: RunData, device: str | torch.device) -> GroupMember:
     model = build_model(settings, device)
-    return Member(
-        settings,
-        relabelled(shared, settings),
-        model,
-        copy.deepcopy(model.state_dict()),
-        generator=derived_generator(settings.seed, "shuffling"),
-        ending=Ending(settings.stop, settings.training.epochs),
-    )
+    data, start = relabelled(shared, settings), copy.deepcopy(model.state_dict())
+    generator = derived_generator(settings.seed, "shuffling")
+    return GroupMember(settings, data, model, start, generator=generator)
 
 
 class _Stack:
@@ -262,20 +249,23 @@ class _Stack:
         x: the inputs that all of them are trained on.
     """
 
-    def __init__(self, members: Sequence[Member], x: Tensor) -> None:
+    def __init__(self, members: Sequence[GroupMember], x: Tensor) -> None:
         params, self.buffers = stack_module_state([m.model for m in members])
         params = {name: value.detach() for name, value in params.items()}
         self.labels = torch.stack([m.data.y for m in members])
         self.optimizer = StackedOptimizer(params, [m.settings.training for m in members])
-        self.means = _means(members)
+        stops = [m.settings.stop for m in members]
+        self.means = None  # what adds up the steps of an epoch, where an end depends on them
+        if any(stop.of_steps for stop in stops):
+            self.means = StepMeans(stops, members[0].head)
         self._x = x
         base = copy.deepcopy(members[0].model).to("meta")
         trained = evaluated = base
         if x.is_cuda:
             trained = use_products(copy.deepcopy(base))
             evaluated = use_products(copy.deepcopy(base), first=False)
-        self._all_the_same: Forward = vmap(_forward(evaluated), in_dims=(0, 0, None))
-        self._each_its_own: Forward = vmap(_forward(trained))
+        self._all_the_same: BatchForward = vmap(_forward(evaluated), in_dims=(0, 0, None))
+        self._each_its_own: BatchForward = vmap(_forward(trained))
         training = members[0].settings.training
         if training.compile:
             whole = min(training.batch_size, len(x))
@@ -339,17 +329,9 @@ class _Stack:
             param.copy_(params[name][index])
 
 
-def _forward(base: nn.Module) -> Forward:
+def _forward(base: nn.Module) -> BatchForward:
     """The outputs of a network with these weights instead of its own."""
     return lambda params, buffers, x: functional_call(base, (params, buffers), (x,))
-
-
-def _means(members: Sequence[Member]) -> StepMeans | None:
-    """What adds up the steps of an epoch, where the end of a member depends on them."""
-    stops = [member.settings.stop for member in members]
-    if not any(stop.of_steps for stop in stops):
-        return None
-    return StepMeans(stops, members[0].head)
 
 
 def _losses(outputs: Tensor, y: Tensor) -> Tensor:

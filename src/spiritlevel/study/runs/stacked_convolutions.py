@@ -59,7 +59,7 @@ class PatchConv2d(nn.Conv2d):
     """A convolution of images as weights times patches."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As `nn.Conv2d`, up to round-off."""
+        """Compute what `nn.Conv2d` computes, up to round-off."""
         (height, width), (down, right) = self.kernel_size, self.stride
         patches = _padded(self, input).unfold(2, height, down).unfold(3, width, right)
         samples, channels, out_rows, out_columns = patches.shape[:4]
@@ -77,7 +77,7 @@ class RowConv2d(nn.Conv2d):
     """A convolution of images as rows times a band matrix."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As `nn.Conv2d`, up to round-off."""
+        """Compute what `nn.Conv2d` computes, up to round-off."""
         (height, width), (down, right) = self.kernel_size, self.stride
         # (samples, channels, out rows, columns, height)
         rows = _padded(self, input).unfold(2, height, down)

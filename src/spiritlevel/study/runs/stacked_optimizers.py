@@ -60,7 +60,7 @@ class StackedOptimizer:
 
     @property
     def params(self) -> Tensors:
-        """By name, the parts of the rows that hold them."""
+        """The parameters by name, which are views of the rows."""
         return self._parts(self._weights)
 
     def _parts(self, rows: Tensor) -> Tensors:

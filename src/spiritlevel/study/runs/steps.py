@@ -1,9 +1,10 @@
-"""One step of training, in the way the run's settings ask for."""
+"""One step of training, in the way the run's settings ask for, and its learning rate."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,12 +21,10 @@ from ...training.penalties.registry import build_penalty
 from ...training.sam.optimizers import build_perturbed
 from ..settings.run import RunSettings
 from ..settings.training import TrainingSettings
-from .cuda_graphs import Captured, Recorded, recordable
-from .fused import Forward, Fused
-from .network_run import NetworkRun
+from .faster_steps import BatchForward, Captured, Fused, Recorded, recordable
+from .networks import NetworkRun
+from .outcomes import EpochSteps, StepMeans
 from .run_data import derived_generator
-from .schedules import follows, rate_factor
-from .step_means import EpochSteps, StepMeans
 
 # How much of a GPU NVIDIA's MPS gives to a process, in percent.
 MPS_LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -42,8 +41,10 @@ class Steps:
         self._model, self._training = model, training
         self._steps_an_epoch, self._done, self._in_epoch = steps_an_epoch, 0, 0
         self._repeats = settings.interventions.batch_cycles
-        head = _separate_head(run)
-        backbone = [] if head is None else _backbone(model, head)
+        apart = training.freeze != "none" or training.lr_backbone is not None
+        head = model.get_submodule(run.head) if apart else None  # trained in another way
+        of_head = {id(param) for param in head.parameters()} if head is not None else set()
+        backbone = [p for p in model.parameters() if id(p) not in of_head] if apart else []
         self._head_alone = head if training.freeze != "none" else None  # the rest is not trained
         self._frozen = backbone if training.freeze != "none" else []
         self._plain = make_optimizer(_groups(model, training, head, backbone), training)
@@ -66,7 +67,7 @@ class Steps:
             self._plain.register_step_pre_hook(self._clip)
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._means = StepMeans([settings.stop], run.head) if settings.stop.of_steps else None
-        forward: Forward = model
+        forward: BatchForward = model
         if training.compile:
             forward = Fused(model, min(training.batch_size, len(run.data.x)))
         self._gradients: Captured = functools.partial(
@@ -76,7 +77,7 @@ class Steps:
             self._gradients = Recorded(self._gradients)
 
     def start_epoch(self) -> None:
-        """Into training mode; a frozen backbone does not learn, nor do its statistics move."""
+        """Set training mode; a frozen backbone does not learn, nor do its statistics move."""
         self._model.train()
         if self._head_alone is not None:
             self._model.eval()
@@ -85,14 +86,14 @@ class Steps:
             param.requires_grad_(False)
 
     def end_epoch(self) -> EpochSteps:
-        """Every parameter counts again: what is measured does not depend on who was trained."""
+        """Let all parameters have gradients again, and return what the steps saw."""
         for param in self._frozen:
             param.requires_grad_(True)
         steps, self._in_epoch = self._in_epoch, 0
         return EpochSteps() if self._means is None else self._means.take(1, steps=steps)[0]
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
-        """As many steps on one batch as the study says, usually one."""
+        """Take as many steps on one batch as the study says, usually one."""
         for _ in range(self._repeats):
             self._set_rate()
             self._one(x, y)
@@ -185,7 +186,7 @@ def warn_of_limited_gpu(device: torch.device) -> None:
 
 
 def gradients(
-    model: Forward,
+    model: BatchForward,
     trained: Sequence[Tensor],
     x: Tensor,
     y: Tensor,
@@ -211,20 +212,6 @@ def make_optimizer(groups: Any, training: TrainingSettings) -> torch.optim.Optim
         "rmsprop": torch.optim.RMSprop,
     }
     return kinds[training.optimizer](groups, **common)
-
-
-def _separate_head(run: NetworkRun) -> nn.Module | None:
-    """The head, where it is trained in another way than the backbone."""
-    training = run.settings.training
-    if training.freeze == "none" and training.lr_backbone is None:
-        return None
-    return run.model.get_submodule(run.head)
-
-
-def _backbone(model: nn.Module, head: nn.Module) -> list[nn.Parameter]:
-    """All parameters but those of the head."""
-    of_the_head = {id(param) for param in head.parameters()}
-    return [param for param in model.parameters() if id(param) not in of_the_head]
 
 
 def _groups(
@@ -256,3 +243,31 @@ def make_penalty(model: nn.Module, settings: RunSettings) -> Penalty | None:
         generator=derived_generator(settings.seed, "penalty"),
         **penalty.arguments,
     )
+
+
+def follows(training: TrainingSettings) -> bool:
+    """Whether the learning rate changes during training."""
+    return training.schedule != "constant" or training.warmup > 0
+
+
+def rate_factor(training: TrainingSettings, *, step: int, steps: int) -> float:
+    """What the rate is multiplied by at `step` (from 0), with `steps` to an epoch.
+
+    During the warmup it rises in equal parts up to 1, whatever comes after. A cosine falls to 0
+    over the rest; "step" multiplies by gamma at each milestone: below 1 a share of all epochs, else
+    an epoch that has been completed.
+
+    >>> half = TrainingSettings(epochs=4, schedule="step", milestones=(0.5,), gamma=0.1)
+    >>> [rate_factor(half, step=step, steps=2) for step in (0, 3, 4, 7)]
+    [1.0, 1.0, 0.1, 0.1]
+    """
+    epochs, warmup = training.epochs, training.warmup
+    if step < warmup * steps:
+        return (step + 1) / (warmup * steps)
+    done = step / steps  # epochs
+    if training.schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * (done - warmup) / (epochs - warmup)))
+    if training.schedule == "step":
+        places = (m if m >= 1 else m * epochs for m in training.milestones)
+        return float(training.gamma ** sum(done >= place for place in places))
+    return 1.0

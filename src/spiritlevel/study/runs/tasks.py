@@ -20,10 +20,10 @@ import torch
 from ...errors import SpiritlevelError
 from ...results import Measurement, Report, Status
 from ..registry import find_task
+from ..run_results import MeasurementRow, RunResult, row_of, rows_of
 from ..settings.run import RunSettings
-from .measuring import machine
+from .machine import machine
 from .outcomes import TASK_DONE
-from .results import MeasurementRow, RunResult, row_of, rows_of
 
 OF_THE_RUN = ("outcome", "num_train", "num_test", "attempt", "seconds", "machine", "error")
 OF_A_ROW = ("run", "status", "seed", "epoch", *OF_THE_RUN)  # whatever the study

@@ -12,16 +12,12 @@ from typing import Any
 
 from ...errors import SpiritlevelError, brief, suggestion
 from ...files.names import check_name
-from .given_networks import axes_of, read_networks
-from .interventions import InterventionSettings
-from .keys import as_mapping, check_keys, is_scalar, readers_of
-from .measuring import MeasureSettings, check_measures
-from .plain_values import check_plain
-from .run import RunSettings
-from .sections import DataSettings
-from .stop import StopSettings
+from .keys import as_mapping, check_keys, is_scalar, must_be, readers_of
+from .measuring import check_measures
+from .networks import axes_of, read_networks
+from .plain_values import check_plain, read_yaml
+from .run import READ, RunSettings
 from .training import TrainingSettings
-from .yaml_text import read_yaml
 
 SECTIONS = (
     *("model", "data", "training", "interventions", "stop", "measures", "measure_options"),
@@ -33,16 +29,9 @@ MAX_RUNS = 1_000_000
 VARIANT = "variant"  # the axis that the variants are on
 TRAINING = tuple(readers_of(TrainingSettings))
 # The keys of each section; None where a user's own function knows them.
-KEYS: dict[str, Sequence[str] | None] = {
-    "training": TRAINING,
-    "data": ("name", *readers_of(DataSettings)),
-    "stop": tuple(readers_of(StopSettings)),
-    "measure_options": tuple(readers_of(MeasureSettings)),
-    "model": None,
-    "task": None,
-    "interventions": tuple(readers_of(InterventionSettings)),
-}
-Place = tuple[str, str]
+KEYS: dict[str, Sequence[str] | None] = {name: tuple(readers_of(READ[name])) for name in READ}
+KEYS |= {"data": ("name", *readers_of(READ["data"])), "model": None, "task": None}
+KeyPlace = tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +209,7 @@ class Study:
         return list(runs.values())
 
     def given(self) -> dict[str, dict[str, Any]] | None:
-        """By run, the outcomes of a network that was given and its name as "network".
+        """The known outcomes of each network that was not trained here, with its name as "network".
 
         None where the study has a grid.
         """
@@ -230,7 +219,7 @@ class Study:
         return {run.id: {"network": each["name"]} | each["outcomes"] for run, each in pairs}
 
 
-def place(key: str) -> Place:
+def place(key: str) -> KeyPlace:
     """The section and entry that a key of the grid stands for.
 
     >>> place("lr"), place("model.hidden")
@@ -258,11 +247,13 @@ def _grid(given: object) -> dict[str, list[Any]]:
     grid = as_mapping("grid", given)
     for key, values in grid.items():
         place(key)
-        if not isinstance(values, list | tuple):
-            raise SpiritlevelError(
-                f"The study's grid.{key} must be a list of values. Got {brief(values)}. "
-                f"Put a single value under its section, or write [{values!r}]."
-            )
+        must_be(
+            isinstance(values, list | tuple),
+            f"grid.{key}",
+            values,
+            "a list of values",
+            f"Put a single value under its section, or write [{values!r}].",
+        )
         if not values:
             raise SpiritlevelError(
                 f"The study's grid.{key} must have at least one value. Got an empty list, which "

@@ -8,13 +8,12 @@ from typing import Any
 
 from ...errors import SpiritlevelError
 from .keys import (
+    SettingsSection,
     as_mapping,
-    changed_values,
-    check_keys,
+    count,
     number,
     one_of,
-    read_values,
-    readers_of,
+    read_section,
     text,
 )
 
@@ -39,14 +38,14 @@ def _pixels() -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class InterventionSettings:
+class InterventionSettings(SettingsSection):
     """Changes to labels, inputs, batches, steps and the network; by default none."""
 
     label_noise: float = _strength()
     label_noise_kind: str = one_of("replace", "shuffle", default="replace")
     leakage: str | None = one_of("class", "control", default=None)
     leakage_patches: str | None = text("the name or path of the images the patches are made of")
-    leakage_size: int | None = number(int, None, "a whole number of at least 1", lambda v: v >= 1)
+    leakage_size: int | None = count()
     crop_flip: float = _pixels()
     crop: float = _pixels()
     auto_augment: str | None = text("the name of a policy, or false")
@@ -57,16 +56,15 @@ class InterventionSettings:
     mask_place: str = one_of("convolution", "norm", default="convolution")
     bias_shift: float = number(float, 0.0, "a number, or false", math.isfinite)
     bias_layer: str | None = text("the name of a layer")
-    batch_cycles: int = number(int, 1, "a whole number of at least 1, or false", lambda v: v >= 1)
+    batch_cycles: int = count(1, "a whole number of at least 1, or false")
 
     @classmethod
     def read(cls, given: object) -> InterventionSettings:
-        """Every strength checked; 0 or false is the same as leaving the key out."""
+        """Check every strength; 0 or false is the same as leaving the key out."""
         section = as_mapping("interventions", given)
-        check_keys("interventions", section, readers_of(cls))
         # 0 == False in Python: both switch an intervention off.
-        switched_on = {key: value for key, value in section.items() if value != 0}
-        values = read_values("interventions", switched_on, cls)
+        switched_on = {key: None if value == 0 else value for key, value in section.items()}
+        _, values = read_section("interventions", switched_on, cls)
         for key, main in COMPANIONS.items():
             if values.get(key, getattr(cls, key)) != getattr(cls, key) and main not in section:
                 raise SpiritlevelError(
@@ -87,7 +85,3 @@ class InterventionSettings:
                 f"{values['crop_flip']:g}: leave one out."
             )
         return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a run's id and the store have it."""
-        return changed_values(self)

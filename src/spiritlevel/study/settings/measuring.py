@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...engine.precision import Precision
-from ...errors import SpiritlevelError, brief
+from ...errors import SpiritlevelError
 from ...measures.options import as_options
 from .keys import (
+    SettingsSection,
     as_mapping,
-    changed_values,
-    check_keys,
     checked,
+    count,
     is_scalar,
-    number,
-    read_values,
-    readers_of,
+    must_be,
+    read_section,
 )
 
 PRECISION = tuple(field.name for field in dataclasses.fields(Precision))
@@ -36,12 +35,12 @@ def _as_written() -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeasureSettings:
+class MeasureSettings(SettingsSection):
     """The samples that are measured on, and arguments of `spiritlevel.measure`."""
 
     # None: all of the training data
-    samples: int | None = number(int, None, "a whole number of at least 1", lambda v: v >= 1)
-    batch: int = number(int, 512, "a whole number of at least 1", lambda v: v >= 1)
+    samples: int | None = count()
+    batch: int = count(512)
     method: str | None = _as_written()
     rtol: float | None = _as_written()
     confidence: float | None = _as_written()
@@ -54,9 +53,7 @@ class MeasureSettings:
     @classmethod
     def read(cls, given: object) -> MeasureSettings:
         """Refuses what `spiritlevel.measure` would refuse whatever the network is."""
-        section = as_mapping("measure_options", given)
-        check_keys("measure_options", section, readers_of(cls))
-        values = read_values("measure_options", section, cls)
+        section, values = read_section("measure_options", given, cls)
         _check_options(as_mapping("measure_options.options", section.get("options")))
         try:
             Precision(**{key: section[key] for key in PRECISION if key in section})
@@ -72,48 +69,42 @@ class MeasureSettings:
     @property
     def arguments(self) -> dict[str, Any]:
         """What is handed to `spiritlevel.measure`; the study itself sees to the rest."""
-        return {k: v for k, v in changed_values(self).items() if k not in STUDYS_OWN}
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a run's id and the store have it."""
-        return dict.fromkeys(self.nulls) | changed_values(self)
+        return {k: v for k, v in self.to_dict().items() if k not in STUDYS_OWN and v is not None}
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
     for key, value in options.items():
-        if not is_scalar(value) and not isinstance(value, list | tuple):
-            raise SpiritlevelError(
-                f"The study's measure_options.options.{key} must be a plain value. Got "
-                f"{brief(value)}. The weights before training are given to the measures by the "
-                "study itself."
-            )
+        must_be(
+            is_scalar(value) or isinstance(value, list | tuple),
+            f"measure_options.options.{key}",
+            value,
+            "a plain value",
+            "The weights before training are given to the measures by the study itself.",
+        )
 
 
 def _check_names(values: Mapping[str, Any]) -> None:
     head, layers = values.get("head"), values.get("layers")
-    patterns = layers if isinstance(layers, list | tuple) else [layers]
-    if layers is not None and not (patterns and all(isinstance(p, str) for p in patterns)):
-        raise SpiritlevelError(
-            "The study's measure_options.layers must be a name or pattern of layers, or a list of "
-            f"them. Got {brief(layers)}."
-        )
-    if head is not None and not isinstance(head, str):
-        raise SpiritlevelError(
-            f"The study's measure_options.head must be the name of a layer. Got {brief(head)}."
-        )
+    listed = bool(layers) and _are_names(layers)
+    wanted = "a name or pattern of layers, or a list of them"
+    named = layers is None or isinstance(layers, str) or listed
+    must_be(named, "measure_options.layers", layers, wanted)
+    one = head is None or isinstance(head, str)
+    must_be(one, "measure_options.head", head, "the name of a layer")
 
 
 def check_measures(where: str, given: object) -> None:
     """Refuse anything but a list of names or patterns of measures."""
     if given is None:
         return
-    if not isinstance(given, list | tuple) or not all(isinstance(m, str) for m in given):
-        raise SpiritlevelError(
-            f"The study's {where} must be a list of names or patterns. Got {brief(given)}. "
-            "See `spiritlevel list`."
-        )
+    listed = _are_names(given)
+    must_be(listed, where, given, "a list of names or patterns", "See `spiritlevel list`.")
     if not given:
         raise SpiritlevelError(
             f"The study's {where} must name at least one measure. Got an empty list. "
             "Leave the key out for a sensible choice."
         )
+
+
+def _are_names(given: object) -> bool:
+    return isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)

@@ -12,15 +12,23 @@ from typing import Any
 from ...errors import SpiritlevelError
 from ...reading import parse_json, read_as
 from .interventions import InterventionSettings
-from .keys import Check
+from .keys import SettingsSection, ValueCheck
 from .measuring import MeasureSettings
 from .plain_values import check_plain
 from .sections import DataSettings, ModelSettings, TaskSettings
 from .stop import StopSettings
 from .training import TrainingSettings
 
-EVERY = Check(int, "a whole number of at least 1", lambda v: v >= 1)
+EVERY = ValueCheck(int, "a whole number of at least 1", lambda v: v >= 1)
 ID_LENGTH = 16  # hex digits: two of a million runs collide with probability 3e-8
+READ: dict[str, Any] = {  # the sections that every run has
+    "model": ModelSettings,
+    "data": DataSettings,
+    "training": TrainingSettings,
+    "interventions": InterventionSettings,
+    "stop": StopSettings,
+    "measure_options": MeasureSettings,
+}
 LATER = ("measure_every", "epoch_measures", "task")  # fields: not in the id where they are None
 
 
@@ -44,23 +52,16 @@ class RunSettings:
     @classmethod
     def from_sections(cls, sections: Mapping[str, Any], *, seed: int, axes: Any) -> RunSettings:
         """Check every section and fill in what was left out."""
+        read = {name: section.read(sections[name]) for name, section in READ.items()}
+        _check_rule(read["stop"], read["data"])
+        _check_steps(read["stop"], read["training"])
+        _check_evaluated(read["stop"], read["training"])
+        _check_normalized(read["data"], read["interventions"])
+        every, names = _while_training(sections, read["stop"])
         measures, task = sections["measures"], sections.get("task")
-        data, stop = DataSettings.read(sections["data"]), StopSettings.read(sections["stop"])
-        training = TrainingSettings.read(sections["training"])
-        interventions = InterventionSettings.read(sections["interventions"])
-        _check_rule(stop, data)
-        _check_steps(stop, training)
-        _check_evaluated(stop, training)
-        _check_normalized(data, interventions)
-        every, names = _while_training(sections, stop)
         return cls(
-            model=ModelSettings.read(sections["model"]),
-            data=data,
-            training=training,
-            interventions=interventions,
-            stop=stop,
+            **read,
             measures=None if measures is None else tuple(measures),
-            measure_options=MeasureSettings.read(sections["measure_options"]),
             seed=seed,
             axes=dict(axes),
             measure_every=every,
@@ -70,20 +71,13 @@ class RunSettings:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types; without `axes`, which only say where in a grid these settings came from."""
-        settings = {
-            "model": self.model.to_dict(),
-            "data": self.data.to_dict(),
-            "training": self.training.to_dict(),
-            "interventions": self.interventions.to_dict(),
-            "stop": self.stop.to_dict(),
-            "measures": self.measures,
-            "measure_options": self.measure_options.to_dict(),
-            "seed": self.seed,
-            "measure_every": self.measure_every,
-            "epoch_measures": self.epoch_measures,
-            "task": None if self.task is None else self.task.to_dict(),
-        }
-        settings = {k: v for k, v in settings.items() if v is not None or k not in LATER}
+        settings = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name != "axes" and not (value is None and field.name in LATER):
+                settings[field.name] = (
+                    value.to_dict() if isinstance(value, SettingsSection) else value
+                )
         return json.loads(json.dumps(settings))
 
     @functools.cached_property
@@ -98,7 +92,7 @@ class RunSettings:
 
     @classmethod
     def from_json(cls, settings: str, axes: str) -> RunSettings:
-        """From the two texts that a store holds."""
+        """Read the settings and the axes of a run, as a store holds them."""
         try:
             sections = read_as(Mapping[str, Any], parse_json(settings), "the settings")
             check_plain("run", sections)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .keys import (
+    SettingsSection,
     as_named,
-    changed_values,
     check_keys,
+    count,
     flag,
     number,
     one_of,
@@ -20,12 +21,8 @@ from .keys import (
 )
 
 
-def _count() -> Any:
-    return number(int, None, "a whole number of at least 1", lambda v: v >= 1)
-
-
 @dataclasses.dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(SettingsSection):
     """Which network is trained, and from which weights it starts."""
 
     name: str
@@ -48,18 +45,14 @@ class ModelSettings:
         arguments = {key: value for key, value in section.items() if key not in ours}
         return cls(section["name"], arguments, **values)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As a run's id and the store have it."""
-        return {"name": self.name, **self.arguments, **changed_values(self)}
-
 
 @dataclasses.dataclass(frozen=True)
-class DataSettings:
+class DataSettings(SettingsSection):
     """What is trained and tested on."""
 
     name: str
-    samples: int | None = _count()  # None: all
-    test_samples: int | None = _count()  # None: all
+    samples: int | None = count()  # None: all
+    test_samples: int | None = count()  # None: all
     test: str | None = text("the name or path of the test data")  # None: the data's test part
     validation: float | int | None = number(
         float,
@@ -81,13 +74,9 @@ class DataSettings:
         nulls = ("samples",) if section.get("samples", 1) is None else ()
         return cls(section["name"], **values, nulls=nulls)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As a run's id and the store have it."""
-        return {"name": self.name} | dict.fromkeys(self.nulls) | changed_values(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class TaskSettings:
+class TaskSettings(SettingsSection):
     """What a run does in place of training and measuring."""
 
     name: str
@@ -98,7 +87,3 @@ class TaskSettings:
         """From a name, or a mapping; the keys but the name are the task's arguments."""
         section = as_named("task", given)
         return cls(section.pop("name"), section)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a run's id and the store have it."""
-        return {"name": self.name, **self.arguments}

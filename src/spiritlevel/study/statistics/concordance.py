@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ._arrays import Array, Indices, numpy, signs
+from .points import Array, Indices, numpy, signs
 
 SMALLEST = 64  # points of a block; 1.3·√n beyond about 2,400 points balances blocks and cells
 

@@ -6,12 +6,15 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any, Literal
 
-from ...errors import SpiritlevelError, brief
-from ._arrays import (
+from ...need import need, one_of
+from .intervals import FORMULAS, SWAP, Interval, bca, by_formula
+from .points import (
     Array,
+    Numbers,
+    Points,
     check_confidence,
     finite_points,
     numpy,
@@ -19,11 +22,10 @@ from ._arrays import (
     scipy_stats,
     why_undefined,
 )
-from .intervals import FORMULAS, SWAP, Interval, bca, by_formula
 from .resampling import LEFT_ONE_OUT, OF_COUNTS
 
-Kind = Literal["pearson", "spearman", "kendall"]
-Method = Literal["formula", "bca"]
+CoefficientKind = Literal["pearson", "spearman", "kendall"]
+IntervalMethod = Literal["formula", "bca"]
 
 WEAK = 0.1  # an interval around 0 that stays below this does say something: the relation is weak
 EXACT_UP_TO = 8  # points: 8! = 40,320 orders are counted through for Spearman's p
@@ -74,76 +76,83 @@ class Correlation:
         return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
 
 
-def pearson(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
-    *,
-    confidence: float = 0.95,
-    interval: Method = "formula",
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Correlation:
-    """Linear correlation r; p from Student's t with n − 2 degrees of freedom.
-
-    The Fisher interval holds for normal samples. With heavy tails it is too narrow: of 60 points
-    from an elliptical t with 3 degrees of freedom (ρ = 0.6) its 95 % intervals hold the truth 72 %
-    of the time, those of BCa 87 %. Rank correlations hardly suffer.
-
-    Args:
-        values: of the measure, one a run; None or a non-finite number leaves the run out.
-        target: what it should predict, such as the generalization gap.
-        confidence: of the interval.
-        interval: "formula" (Fisher z; for Kendall a score interval) or "bca" (bootstrap).
-        resamples: of the bootstrap.
-        seed: of the bootstrap; the same seed gives the same interval.
+@dataclasses.dataclass(frozen=True)
+class Coefficient:
+    """A way to correlate two columns, called with them.
 
     >>> print(pearson([1, 2, 3, 4, 5, 6], [1.1, 1.9, 3.2, 3.8, 5.1, 6.2]))
     +1.00 [+0.97, +1.00]
     """
-    return _correlation("pearson", values, target, confidence, interval, resamples, seed)
+
+    kind: CoefficientKind
+    value_and_p: Callable[[Array, Array], tuple[float, float]]
+
+    def __call__(
+        self,
+        values: Numbers,
+        target: Numbers,
+        *,
+        confidence: float = 0.95,
+        interval: IntervalMethod = "formula",
+        resamples: int = 2000,
+        seed: int = 0,
+    ) -> Correlation:
+        """The coefficient with its interval and its p.
+
+        Args:
+            values: of the measure, one a run; None or a non-finite number leaves the run out.
+            target: what it should predict, such as the generalization gap.
+            confidence: of the interval.
+            interval: "formula" (Fisher z; for Kendall a score interval) or "bca" (bootstrap).
+            resamples: of the bootstrap.
+            seed: of the bootstrap; the same seed gives the same interval.
+        """
+        check_confidence(confidence)
+        known = one_of(("formula", "bca"))
+        need("interval", interval, known, "'formula' or 'bca' (bootstrap)")
+        points = finite_points(values=values, target=target)
+        x, y = points.columns
+        if reason := why_undefined(points, measure=x, target=y):
+            return undefined(self.kind, reason, points, confidence)
+        value, p = self.value_and_p(x, y)
+        if interval == "formula":
+            ends = by_formula(self.kind, value, points.n, confidence=confidence)
+            return defined(self.kind, value, ends, p, points, FORMULAS[self.kind], confidence)
+        method = f"BCa bootstrap, {resamples} resamples, seed {seed}"
+        ends = bca(
+            lambda counts: OF_COUNTS[self.kind](x, y, counts),
+            len(x),
+            confidence=confidence,
+            resamples=resamples,
+            seed=seed,
+            left_one_out=lambda: LEFT_ONE_OUT[self.kind](x, y),
+        )
+        if self.kind in SWAP and ends.low == ends.high:
+            ends = Interval(math.nan, math.nan, "all resamples are in one order")
+        return defined(self.kind, value, ends, p, points, method, confidence)
 
 
-def spearman(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
-    *,
-    confidence: float = 0.95,
-    interval: Method = "formula",
-    resamples: int = 2000,
-    seed: int = 0,
+def defined(
+    kind: str,
+    value: float,
+    ends: Interval,
+    p: float,
+    points: Points,
+    method: str,
+    confidence: float,
 ) -> Correlation:
-    """Rank correlation ρ, ties at their middle rank; arguments as for `pearson`.
-
-    p counts all orders through for up to 8 points, and is Student's t with n − 2 degrees beyond.
-    """
-    return _correlation("spearman", values, target, confidence, interval, resamples, seed)
-
-
-def kendall(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
-    *,
-    confidence: float = 0.95,
-    interval: Method = "formula",
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Correlation:
-    """Kendall's τ-b: concordant less discordant pairs, corrected for ties; arguments as `pearson`.
-
-    The formula's interval is that of a normal sample, found by turning a test around: see
-    `score_interval`. The heavy tails above bring it to 91 %, and ties in both columns lower still;
-    BCa hardly suffers.
-    p is that of scipy: exact for small samples without ties, else normal with tie correction.
-    """
-    return _correlation("kendall", values, target, confidence, interval, resamples, seed)
+    """A coefficient that exists; its interval may have a reason not to."""
+    low, high = ends.low, ends.high
+    counts = (points.n, points.excluded)
+    return Correlation(kind, value, low, high, p, *counts, method, confidence, (), ends.reason)
 
 
 def undefined(
-    kind: str, reason: str, *, n: int, excluded: int, confidence: float, given: tuple[str, ...] = ()
+    kind: str, reason: str, points: Points, confidence: float, given: tuple[str, ...] = ()
 ) -> Correlation:
     """A result that says why there is none: a table over many measures goes on."""
-    nan = math.nan
-    return Correlation(kind, nan, nan, nan, nan, n, excluded, "none", confidence, given, reason)
+    nan, counts = math.nan, (points.n, points.excluded)
+    return Correlation(kind, nan, nan, nan, nan, *counts, "none", confidence, given, reason)
 
 
 def p_of_t(value: float, degrees: int) -> float:
@@ -153,55 +162,6 @@ def p_of_t(value: float, degrees: int) -> float:
     t = abs(value) * math.sqrt(degrees / ((1.0 - value) * (1.0 + value)))
     # the same function as scipy.stats.t.sf, without the checks that take far longer than it
     return float(2.0 * scipy_special().stdtr(degrees, -t))
-
-
-def _correlation(
-    kind: Kind,
-    values: Iterable[float | None],
-    target: Iterable[float | None],
-    confidence: float,
-    interval: Method,
-    resamples: int,
-    seed: int,
-) -> Correlation:
-    check_confidence(confidence)
-    if interval not in ("formula", "bca"):
-        raise SpiritlevelError(
-            "The 'interval' argument must be 'formula' or 'bca' (bootstrap). "
-            f"Got {brief(interval)}."
-        )
-    points = finite_points(values=values, target=target)
-    x, y = points.columns
-    n, excluded = points.n, points.excluded
-    reason = why_undefined(points, measure=x, target=y)
-    if reason:
-        return undefined(kind, reason, n=n, excluded=excluded, confidence=confidence)
-    value, p = _VALUE_AND_P[kind](x, y)
-    if interval == "formula":
-        method, ends = FORMULAS[kind], by_formula(kind, value, n, confidence=confidence)
-    else:
-        method = f"BCa bootstrap, {resamples} resamples, seed {seed}"
-        ends = _resampled(kind, x, y, confidence, resamples, seed)
-    return Correlation(
-        kind, value, ends.low, ends.high, p, n, excluded, method, confidence, reason=ends.reason
-    )
-
-
-def _resampled(
-    kind: Kind, x: Array, y: Array, confidence: float, resamples: int, seed: int
-) -> Interval:
-    of_counts = OF_COUNTS[kind]
-    ends = bca(
-        lambda counts: of_counts(x, y, counts),
-        len(x),
-        confidence=confidence,
-        resamples=resamples,
-        seed=seed,
-        left_one_out=lambda: LEFT_ONE_OUT[kind](x, y),
-    )
-    if kind in SWAP and ends.low == ends.high:
-        return Interval(math.nan, math.nan, "all resamples are in one order")
-    return ends
 
 
 def _pearson(x: Array, y: Array) -> tuple[float, float]:
@@ -214,8 +174,8 @@ def _spearman(x: Array, y: Array) -> tuple[float, float]:
     return value, _exact_p(x, y) if len(x) <= EXACT_UP_TO else p_of_t(value, len(x) - 2)
 
 
-def of_all(kind: Kind, x: Array, y: Array) -> float:
-    """The coefficient of all points."""
+def of_all(kind: CoefficientKind, x: Array, y: Array) -> float:
+    """The coefficient over all points, each counted once."""
     return float(OF_COUNTS[kind](x, y, numpy().ones((1, len(x))))[0])
 
 
@@ -238,4 +198,19 @@ def _kendall(x: Array, y: Array) -> tuple[float, float]:
     return float(result.statistic), float(result.pvalue)
 
 
-_VALUE_AND_P = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}
+# Linear correlation r; p from Student's t with n − 2 degrees of freedom.
+# The Fisher interval holds for normal samples. With heavy tails it is too narrow: of 60 points from
+# an elliptical t with 3 degrees of freedom (ρ = 0.6) its 95 % intervals hold the truth 72 % of the
+# time, those of BCa 87 %. Rank correlations hardly suffer.
+pearson = Coefficient("pearson", _pearson)
+# Rank correlation ρ, ties at their middle rank. p counts all orders through for up to 8 points, and
+# is Student's t with n − 2 degrees beyond.
+spearman = Coefficient("spearman", _spearman)
+# Kendall's τ-b: concordant less discordant pairs, corrected for ties. The formula's interval is
+# that of a normal sample, found by turning a test around: see `intervals`. The heavy tails above
+# bring it to 91 %, and ties in both columns lower still; BCa hardly suffers. p is that of scipy:
+# exact for small samples without ties, else normal with tie correction.
+kendall = Coefficient("kendall", _kendall)
+COEFFICIENTS: dict[CoefficientKind, Coefficient] = {
+    each.kind: each for each in (pearson, spearman, kendall)
+}

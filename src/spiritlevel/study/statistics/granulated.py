@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from ...errors import SpiritlevelError, brief
-from ._arrays import Array, finite_points, numpy, signs
+from ...need import need, one_of
 from .concordance import agreement
-from .neighbours import Grid, Settings
+from .grid import Grid, SettingsOfRuns
+from .points import Array, Numbers, finite_points, numpy, signs
 
 Seeds = Literal["hold", "average", "axis"]
 PAIRS = 1 << 20  # that are compared at once
@@ -45,9 +45,9 @@ class GranulatedKendall:
 
 
 def granulated_kendall(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
-    settings: Settings | Grid,
+    values: Numbers,
+    target: Numbers,
+    settings: SettingsOfRuns | Grid,
     *,
     seeds: Seeds = "hold",
     seed_key: str = "seed",
@@ -71,10 +71,7 @@ def granulated_kendall(
     >>> granulated_kendall([1, 2, 3, 4], [1, 2, 0, 0.5], grid).value  # ψ: lr −1, width +1
     0.0
     """
-    if seeds not in ("hold", "average", "axis"):
-        raise SpiritlevelError(
-            f"The 'seeds' argument must be 'hold', 'average' or 'axis'. Got {brief(seeds)}."
-        )
+    need("seeds", seeds, one_of(("hold", "average", "axis")), "'hold', 'average' or 'axis'")
     points = finite_points(values=values, target=target)
     grid = Grid.of(settings, points.n + points.excluded).among(points.kept)
     x, y = points.columns

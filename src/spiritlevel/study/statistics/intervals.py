@@ -2,6 +2,14 @@
 
 BCa is not taken from `scipy.stats.bootstrap`: it returns nan as soon as one resample is undefined,
 where this leaves such resamples out and reports their number.
+
+Kendall's has all τ from which a normal sample would give one as far away as the one seen. Fisher's
+z with the variance of Fieller, Hartley & Pearson (1957) is made for τ up to 0.6 and 10 or more
+points: for 8 to 20 points with a τ of 0.7 to 0.9, its 95 % intervals hold the truth as little as
+83 % of the time, and for 5 points they are a third wider than they need be. The variance of τ
+itself is known for a normal sample of any size, so the test can be turned around, as Wilson does
+for a share. Then 95 % intervals of 4 to 40 points, with τ from 0 to 0.97, hold the truth 95 to
+100 % of the time.
 """
 
 from __future__ import annotations
@@ -12,10 +20,9 @@ import math
 import statistics
 from collections.abc import Callable
 
-from ...errors import SpiritlevelError, brief
-from ._arrays import Array, check_confidence, numpy
+from ...need import need, number
+from .points import Array, check_confidence, numpy
 from .resampling import AT_ONCE, left_out
-from .score_interval import score
 
 MIN_RESAMPLES = 100
 FORMULAS = {
@@ -37,6 +44,9 @@ class Interval:
     low: float
     high: float
     reason: str = ""
+
+
+NO_INTERVAL = Interval(math.nan, math.nan)
 
 
 def by_formula(
@@ -83,11 +93,8 @@ def _fisher(kind: str, value: float, n: int, normal: float) -> Interval:
 def resample_counts(n: int, resamples: int, seed: int) -> Array:
     """How often each of the n points is drawn: one row a resample. Not to be changed."""
     np = numpy()
-    if resamples < MIN_RESAMPLES:
-        raise SpiritlevelError(
-            f"The 'resamples' argument must be at least {MIN_RESAMPLES}: the interval's ends are "
-            f"percentiles of the resamples. Got {brief(resamples)}. Usual: 2000."
-        )
+    wanted = f"at least {MIN_RESAMPLES}: the interval's ends are percentiles of the resamples"
+    need("resamples", resamples, number(least=MIN_RESAMPLES), wanted, "Usual: 2000.")
     generator = np.random.default_rng(seed)
     counts = np.empty((resamples, n), dtype=np.min_scalar_type(n))  # thousands of runs need room
     rows = max(1, AT_ONCE // n)
@@ -157,3 +164,39 @@ def _acceleration(left_one_out: Array) -> float:
 def percent(confidence: float) -> str:
     """0.95 as 95%, and 0.999 as 99.9%: rounded to whole percents it would promise too much."""
     return f"{100 * confidence:g}%"
+
+
+STEPS = 60  # halvings of at most 2: to the last bit
+
+
+def score(value: float, n: int, *, normal: float, correction: float) -> tuple[float, float]:
+    """Both ends: the smallest and the largest τ within `normal` standard errors of the value seen.
+
+    `correction` is the continuity correction, half of what τ changes by at least.
+    """
+    return (
+        _smallest(value - correction, n, normal),
+        -_smallest(-value - correction, n, normal),
+    )
+
+
+def _smallest(value: float, n: int, normal: float) -> float:
+    low, high = -1.0, max(-1.0, value)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        if value - middle > normal * math.sqrt(variance(middle, n)):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def variance(tau: float, n: int) -> float:
+    """The variance of Kendall's τ over samples of n normal pairs with this τ (Esscher 1924).
+
+    >>> round(variance(0.0, 10), 6), round(2 * (2 * 10 + 5) / (9 * 10 * 9), 6)
+    (0.061728, 0.061728)
+    """
+    half = 2 / math.pi * math.asin(math.sin(math.pi * tau / 2) / 2)
+    spread = 1 - tau**2 + 2 * (n - 2) * (1 / 9 - half**2)
+    return 2 / (n * (n - 1)) * max(0.0, spread)  # at ±1 rounding may leave less than nothing

@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
-from ._arrays import Array, finite_points, is_constant, numpy
-from .clusters import MIN_CLUSTERS, clustered, numbered, student_quantile
-from .correlations import WEAK, Correlation, Kind, kendall, of_all, pearson, spearman
+from .clusters import (
+    MIN_CLUSTERS,
+    clustered,
+    doubt,
+    is_clear,
+    may_be_alike,
+    numbered,
+    over_shared,
+    student_quantile,
+    uncounted,
+    widest,
+)
+from .correlations import COEFFICIENTS, WEAK, CoefficientKind, Correlation, of_all
+from .points import Array, Numbers, finite_points, is_constant, numpy
 from .resampling import OF_COUNTS
-from .shared import doubt, is_clear, may_be_alike, over_shared, uncounted, widest
 
 MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
-CORRELATIONS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +45,7 @@ class Within:
 
     @property
     def n(self) -> int:
-        """Settings that it rests on."""
+        """The number of settings that the mean is taken over."""
         return len(self.by_setting)
 
     @property
@@ -169,13 +178,13 @@ class Levels:
 
 
 def levels(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
+    values: Numbers,
+    target: Numbers,
     settings: Sequence[Hashable],
     *,
     axes: Mapping[str, Sequence[object]] | None = None,
     seeds: Sequence[object] = (),
-    kind: Kind = "spearman",
+    kind: CoefficientKind = "spearman",
     confidence: float = 0.95,
 ) -> Levels:
     """The correlation within settings, between them, and over all runs.
@@ -203,7 +212,7 @@ def levels(
     places, num = numbered(names)
     members = [numpy().flatnonzero(places == group) for group in range(num)]
     means = [[float(column[group].mean()) for group in members] for column in (x, y)]
-    correlation = CORRELATIONS[kind]
+    correlation = COEFFICIENTS[kind]
     return Levels(
         pooled=correlation(values, target, confidence=confidence),
         clustered=clustered(values, target, settings, kind=kind, confidence=confidence),
@@ -220,7 +229,7 @@ def levels(
 
 
 def _within(
-    kind: Kind,
+    kind: CoefficientKind,
     x: Array,
     y: Array,
     members: Mapping[str, Array],
@@ -243,7 +252,7 @@ def _within(
 
 
 def _over_seeds(
-    kind: Kind,
+    kind: CoefficientKind,
     x: Array,
     y: Array,
     groups: Sequence[Array],

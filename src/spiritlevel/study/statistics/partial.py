@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal
 
-from ...errors import SpiritlevelError, brief
-from ._arrays import (
+from ...need import need, one_of
+from .clusters import in_blocks, jackknifed, numbered
+from .correlations import Correlation, defined, p_of_t, undefined
+from .intervals import FORMULAS, by_formula
+from .points import (
     MIN_POINTS,
     Array,
+    Indices,
+    Numbers,
     check_confidence,
     finite_points,
     is_constant,
@@ -19,18 +24,15 @@ from ._arrays import (
     scipy_stats,
     why_undefined,
 )
-from .clusters import how, in_blocks, jackknife, numbered
-from .correlations import Correlation, p_of_t, undefined
-from .intervals import FORMULAS, by_formula
 from .resampling import pearson_of_counts
 
 NOTHING_LEFT = 1e-7  # of a unit column, after the confounders are taken out: rounding or as good as
 
 
 def partial_correlation(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
-    confounders: Mapping[str, Iterable[float | None]],
+    values: Numbers,
+    target: Numbers,
+    confounders: Mapping[str, Numbers],
     *,
     kind: Literal["pearson", "spearman"] = "pearson",
     confidence: float = 0.95,
@@ -50,14 +52,11 @@ def partial_correlation(
     -0.28 [-0.85, +0.60]
     """
     check_confidence(confidence)
-    if kind not in ("pearson", "spearman"):
-        raise SpiritlevelError(
-            f"The 'kind' argument must be 'pearson' or 'spearman'. Got {brief(kind)}."
-        )
-    points = finite_points(values=values, target=target, **_columns(confounders))
+    need("kind", kind, one_of(("pearson", "spearman")), "'pearson' or 'spearman'")
+    # under names that cannot meet those of the other columns
+    held = {f"confounder {name}": column for name, column in confounders.items()}
+    points = finite_points(values=values, target=target, **held)
     name = f"partial {kind}"
-    n, excluded = points.n, points.excluded
-
     x, y, *others = points.columns
     columns = dict(zip(confounders, others, strict=True))
     reason = why_undefined(points, measure=x, target=y)
@@ -65,26 +64,18 @@ def partial_correlation(
     if not reason:
         value, reason, given, dropped = _coefficient(kind, x, y, columns)
     if reason:
-        return undefined(name, reason, n=n, excluded=excluded, confidence=confidence, given=given)
-    ends = by_formula(kind, value, n, confidence=confidence, given=len(given))
-    found = Correlation(
-        name,
-        value,
-        ends.low,
-        ends.high,
-        p_of_t(value, n - 2 - len(given)),
-        n,
-        excluded,
-        f"{FORMULAS[kind]}, n − {len(given)}",
-        confidence,
-        given,
-        "; ".join([*dropped, *filter(None, [ends.reason])]),
-    )
+        return undefined(name, reason, points, confidence, given)
+    ends = by_formula(kind, value, points.n, confidence=confidence, given=len(given))
+    n = points.n
+    p = p_of_t(value, n - 2 - len(given))
+    method = f"{FORMULAS[kind]}, n − {len(given)}"
+    found = defined(name, value, ends, p, points, method, confidence)
     if clusters is None:
-        return found
-    found = dataclasses.replace(found, reason="; ".join(dropped))
-    settings = [clusters[place] for place in points.kept]
-    return _over_settings(found, kind, x, y, columns, settings)
+        reason = "; ".join([*dropped, *filter(None, [ends.reason])])
+        return dataclasses.replace(found, given=given, reason=reason)
+    found = dataclasses.replace(found, given=given, reason="; ".join(dropped))
+    places, num = numbered([clusters[place] for place in points.kept])
+    return jackknifed(found, _left_out(kind, x, y, columns, places), num, kind)
 
 
 def _coefficient(
@@ -107,16 +98,14 @@ def _coefficient(
     return value, "", given, dropped
 
 
-def _over_settings(
-    found: Correlation,
+def _left_out(
     kind: Literal["pearson", "spearman"],
     x: Array,
     y: Array,
     confounders: Mapping[str, Array],
-    settings: Sequence[Hashable],
-) -> Correlation:
-    """The same coefficient, with interval and p from leaving out each setting in turn."""
-    places, num = numbered(settings)
+    places: Indices,
+) -> Array:
+    """The coefficient without each setting in turn; nan where there is none."""
     blocks = in_blocks(places)
     left_out = []
     for block in range(int(blocks.max()) + 1):
@@ -125,24 +114,7 @@ def _over_settings(
         few = int(kept.sum()) < MIN_POINTS
         none = few or is_constant(x[kept]) or is_constant(y[kept])
         left_out.append(math.nan if none else _coefficient(kind, x[kept], y[kept], others)[0])
-    without = numpy().array(left_out)
-    ends, p = jackknife(found.value, without, kind=kind, confidence=found.confidence)
-    return dataclasses.replace(
-        found,
-        low=ends.low,
-        high=ends.high,
-        p=p,
-        interval_method=how(num),
-        reason="; ".join(filter(None, [found.reason, ends.reason])),
-        clusters=num,
-    )
-
-
-def _columns(
-    confounders: Mapping[str, Iterable[float | None]],
-) -> dict[str, Iterable[float | None]]:
-    """Under names that cannot meet those of the other columns."""
-    return {f"confounder {name}": column for name, column in confounders.items()}
+    return numpy().array(left_out)
 
 
 def _ranks(column: Array) -> Array:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from ...notebooks import aligned
-from ._arrays import Array, as_floats, finite_points, numpy, why_undefined
+from ...records import aligned
 from .correlations import Correlation, kendall, p_of_t, pearson, spearman
 from .intervals import percent
+from .points import Array, Numbers, as_floats, finite_points, numpy, why_undefined
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +57,8 @@ class Regression:
 
 
 def regression(
-    values: Iterable[float | None],
-    target: Iterable[float | None],
+    values: Numbers,
+    target: Numbers,
     *,
     log: bool = False,
     confidence: float = 0.95,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ._arrays import Array, numpy, scaled
 from .concordance import Concordance, Ties
+from .points import Array, numpy, scaled
 
 AT_ONCE = 1 << 20  # counts that are worked on together
 FEW_LEFT = 1e-6  # of the variance: less than that is computed from the remaining points themselves

@@ -9,21 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ...errors import SpiritlevelError
-from ._arrays import check_confidence, finite_points
-from .changes import Pooling
-from .correlations import FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
+from .clusters import over_shared, sharing
+from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
 from .granulated import Seeds, granulated_kendall
+from .grid import Grid
 from .holm import Holm, holm
 from .levels import levels
-from .neighbours import Grid
 from .partial import partial_correlation
+from .points import check_confidence, finite_points
 from .regression import regression
-from .shared import over_shared, sharing
-from .sign_error import sign_error
+from .sign_error import Pooling, sign_error
 from .text import JUDGED, MeasureStatistics, StudyStatistics
 from .text import plain as plain
 
-KINDS = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
 LEVELS: tuple[Literal["pearson", "spearman"], ...] = ("pearson", "spearman")
 PARTIALS = ("partial_pearson", "partial_spearman")
 
@@ -69,52 +67,54 @@ def summary(
     for name, values in _columns([row["measures"] for row in rows]).items():
         # A measure that is a confounder too is judged given the other confounders.
         others = {other: column for other, column in confounders.items() if other != name}
+        pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
+        again: dict[str, Any] = {"interval": "bca", "resamples": resamples, "seed": seed}
+        partial = {
+            kind: partial_correlation(confounders=others, kind=kind, clusters=clusters, **pair)
+            for kind in LEVELS
+            if others
+        }
         measures[name] = MeasureStatistics(
             name=name,
-            pearson=pearson(values, target, confidence=confidence),
-            spearman=spearman(values, target, confidence=confidence),
-            kendall=kendall(values, target, confidence=confidence),
-            bootstrap=_bootstrap(values, target, confidence, resamples, seed),
-            partial_pearson=_partial("pearson", values, target, others, confidence, clusters),
-            partial_spearman=_partial("spearman", values, target, others, confidence, clusters),
-            regression=regression(values, target, confidence=confidence),
+            pearson=pearson(**pair),
+            spearman=spearman(**pair),
+            kendall=kendall(**pair),
+            bootstrap={k: of(**pair, **again) for k, of in COEFFICIENTS.items() if resamples},
+            partial_pearson=partial.get("pearson"),
+            partial_spearman=partial.get("spearman"),
+            regression=regression(**pair),
             granulated=granulated_kendall(values, target, settings, seeds=seeds, seed_key=seed_key),
             sign_error=sign_error(
-                values,
-                target,
-                settings,
+                *(values, target, settings),
                 num_test=num_test,
                 loss_range=loss_range,
                 pooling=pooling,
                 min_effective=min_effective,
                 seed_key=seed_key,
             ),
-            levels={}
-            if clusters is None
-            else {
-                kind: levels(
-                    *(values, target, clusters),
-                    axes=axes,
-                    seeds=given_seeds,
-                    kind=kind,
-                    confidence=confidence,
-                )
+            levels={
+                kind: levels(settings=clusters, axes=axes, seeds=given_seeds, kind=kind, **pair)
                 for kind in LEVELS
+                if clusters is not None
             },
-            shared=over_shared(values, target, axes, confidence=confidence)
-            if clusters is None
-            else {},
+            shared=over_shared(axes=axes, **pair) if clusters is None else {},
         )
-    families = {kind: holm(_p_values(measures, kind)) for kind in (*KINDS, *PARTIALS)}
+    judged = finite_points(target=target)
+    found: dict[str, dict[str, float]] = {kind: {} for kind in (*COEFFICIENTS, *PARTIALS)}
+    for name, row in measures.items():
+        for kind in found:
+            correlation: Correlation | None = getattr(row, kind)
+            found[kind][name] = math.nan if correlation is None else correlation.p
+    families = {kind: holm(p_values) for kind, p_values in found.items()}
     families[JUDGED] = holm({name: row.judged_by.p for name, row in measures.items()})
     return StudyStatistics(
         measures={name: _judged(row, families) for name, row in measures.items()},
         n=len(rows),
-        without_target=finite_points(target=target).excluded,
+        without_target=judged.excluded,
         confounders=tuple(confounders),
         holm=families,
         confidence=confidence,
-        settings=0 if clusters is None else _number_judged(clusters, target),
+        settings=0 if clusters is None else len({clusters[place] for place in judged.kept}),
     )
 
 
@@ -125,11 +125,6 @@ def _clusters(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str]
         for each in settings
     ]
     return found if 1 < len(set(found)) < len(found) else None
-
-
-def _number_judged(clusters: Sequence[str], target: Sequence[float | None]) -> int:
-    """Settings of which a run has a target."""
-    return len({clusters[place] for place in finite_points(target=target).kept})
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -149,43 +144,6 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """By name, in order of appearance; None where a run lacks it."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _bootstrap(
-    values: list[float | None],
-    target: list[float | None],
-    confidence: float,
-    resamples: int,
-    seed: int,
-) -> dict[str, Correlation]:
-    if resamples == 0:
-        return {}
-    return {
-        kind: correlation(
-            values, target, confidence=confidence, interval="bca", resamples=resamples, seed=seed
-        )
-        for kind, correlation in KINDS.items()
-    }
-
-
-def _partial(
-    kind: Literal["pearson", "spearman"],
-    values: list[float | None],
-    target: list[float | None],
-    confounders: Mapping[str, list[float | None]],
-    confidence: float,
-    clusters: Sequence[str] | None,
-) -> Correlation | None:
-    if not confounders:
-        return None
-    return partial_correlation(
-        values, target, confounders, kind=kind, confidence=confidence, clusters=clusters
-    )
-
-
-def _p_values(rows: Mapping[str, MeasureStatistics], kind: str) -> dict[str, float]:
-    correlations: dict[str, Correlation | None] = {n: getattr(row, kind) for n, row in rows.items()}
-    return {name: math.nan if c is None else c.p for name, c in correlations.items()}
 
 
 def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStatistics:

@@ -10,20 +10,20 @@ from typing import Any
 
 from ...notebooks import aligned
 from ...plain_text import visible
+from ...records import aligned
+from .clusters import doubt, may_be_alike
 from .correlations import Correlation
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
 from .levels import MIN_RUNS, Levels
 from .regression import Regression
-from .shared import doubt, may_be_alike
 from .sign_error import SignError
 
 FORMAT = "spiritlevel-statistics-1"
 LETTERS = {"pearson": "r", "spearman": "ρ", "kendall": "τ"}
 MISSING = "–"
 JUDGED = "judged"  # the family of the p that verdicts rest on
-Cells = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +95,10 @@ class StudyStatistics:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
+Cell = Callable[[MeasureStatistics], str]
+Column = tuple[str, Cell]  # its title, and what it says of a measure
+
+
 def plain(value: Any) -> Any:
     """Lists, dicts and strings all the way down; JSON has no nan or inf, so these are strings."""
     if dataclasses.is_dataclass(value):
@@ -110,19 +114,27 @@ def plain(value: Any) -> Any:
 
 
 def text_of(statistics: StudyStatistics) -> str:
-    """All of it: the table to read first, what may be claimed, then the details and the notes."""
+    """The whole text: the table to read first, the verdicts, then details and notes."""
     rows = statistics.measures.values()
-    verdicts = [f"{row.name}: {row.verdict}." for row in rows]
-    parts = [_overview(statistics), "\n".join(verdicts)]
+    level = percent(statistics.confidence)
+    tables: list[tuple[str, Sequence[Column]]] = []
     if rows:
-        parts += [_regressions(statistics), _p_values(statistics)]
+        title = "Regression: target ≈ slope · measure + intercept (Taleghani et al., Table 3)"
+        tables.append((title, REGRESSION))
+        tables.append(("p of each correlation, and corrected by Holm", P_VALUES))
     if statistics.settings:
-        parts.append(_levels(statistics))
+        title = f"Spearman ρ within and between {statistics.settings} settings"
+        tables.append((title, _levels(level)))
     if any(row.bootstrap for row in rows):
-        parts.append(_bootstraps(statistics))
+        tables.append((f"{level} intervals of the bootstrap (BCa)", BOOTSTRAPS))
     if any(row.partial_pearson for row in rows):
-        parts.append(_partials(statistics))
-    return "\n\n".join([*parts, "\n".join(statistics.notes())])
+        given = ", ".join(statistics.confounders)
+        tables.append((f"Given {given}: partial correlations, p corrected by Holm", PARTIALS))
+    overview = [*OVERVIEW, ("ρ given confounders", _given)] if statistics.confounders else OVERVIEW
+    verdicts = "\n".join(f"{row.name}: {row.verdict}." for row in rows)
+    details = [f"{title}\n{_table(statistics, columns)}" for title, columns in tables]
+    parts = [_table(statistics, overview), verdicts, *details, "\n".join(statistics.notes())]
+    return "\n\n".join(parts)
 
 
 def notes_of(statistics: StudyStatistics) -> list[str]:
@@ -199,152 +211,106 @@ def _reasons(row: MeasureStatistics) -> list[tuple[str, str]]:
     return [(what, reason) for what, reason in reasons if reason]
 
 
-def _overview(statistics: StudyStatistics) -> str:
-    heading = ("measure", "n", "out", "Pearson r", "Spearman ρ", "p Holm", "Kendall τ", "Ψ")
-    partial = ("ρ given confounders",) if statistics.confounders else ()
-    rows: list[Cells] = [
-        (*heading, "sign error max (mean)", *partial),
-        *(_cells(row, partial=bool(partial)) for row in statistics.measures.values()),
-    ]
-    return aligned(rows)
+# -- cells of the tables ---------------------------------------------------------------------------
 
 
-def _cells(row: MeasureStatistics, *, partial: bool) -> Cells:
-    cells = (
-        row.name,
-        str(row.spearman.n),
-        str(row.spearman.excluded),
-        _cell(row.pearson),
-        _cell(row.spearman),
-        _number(row.holm.get(JUDGED, math.nan), ".2g"),
-        _cell(row.kendall),
-        _number(row.granulated.value, "+.2f"),
-        f"{_number(row.sign_error.robust, '.2f')} ({_number(row.sign_error.mean, '.2f')})",
-    )
-    if not partial:
-        return cells
-    given = row.partial_spearman
-    if given is None:
-        return (*cells, MISSING)
-    # A confounder may be missing where the measure is not: then this number rests on fewer runs.
-    fewer = "" if given.n == row.spearman.n else f" n={given.n}"
-    return (*cells, _cell(given) + fewer)
-
-
-def _regressions(statistics: StudyStatistics) -> str:
-    def cells(row: MeasureStatistics) -> Cells:
-        line = row.regression
-        return (
-            str(line.n),
-            _number(line.slope, ".4g"),
-            _number(line.intercept, ".4g"),
-            _number(line.slope_stderr, ".3g"),
-            _number(line.p_slope, ".2g"),
-            _number(line.r_squared, ".4f"),
-        )
-
-    return _table(
-        statistics,
-        "Regression: target ≈ slope · measure + intercept (Taleghani et al., Table 3)",
-        ("n", "slope", "intercept", "std error", "p slope", "R²"),
-        cells,
-    )
-
-
-def _p_values(statistics: StudyStatistics) -> str:
-    def cells(row: MeasureStatistics) -> Cells:
-        numbers = [str(row.spearman.n)]
-        for kind in LETTERS:
-            plain: Correlation = getattr(row, kind)
-            numbers += _p_and_holm(row, kind, plain)
-        return tuple(numbers)
-
-    titles = [title for letter in LETTERS.values() for title in (f"p {letter}", "Holm")]
-    return _table(statistics, "p of each correlation, and corrected by Holm", ("n", *titles), cells)
-
-
-def _levels(statistics: StudyStatistics) -> str:
-    def cells(row: MeasureStatistics) -> Cells:
-        found = row.levels["spearman"]
-        inside = found.within
-        return (
-            str(found.pooled.n),
-            _cell(found.pooled),
-            _ends(found.clustered),
-            found.over_groups or MISSING,
-            _cell(found.between),
-            MISSING if math.isnan(inside.value) else str(inside),
-            f"{inside.num_positive} of {inside.n}",
-        )
-
-    level = percent(statistics.confidence)
-    return _table(
-        statistics,
-        f"Spearman ρ within and between {statistics.settings} settings",
-        (
-            *("n", "all runs", f"{level} over settings", f"{level} over groups of them"),
-            *("between settings", "within, mean", "positive within"),
-        ),
-        cells,
-    )
-
-
-def _bootstraps(statistics: StudyStatistics) -> str:
-    def cells(row: MeasureStatistics) -> Cells:
-        return (str(row.spearman.n), *(_ends(row.bootstrap.get(kind)) for kind in LETTERS))
-
-    return _table(
-        statistics,
-        f"{percent(statistics.confidence)} intervals of the bootstrap (BCa)",
-        ("n", "Pearson r", "Spearman ρ", "Kendall τ"),
-        cells,
-    )
-
-
-def _partials(statistics: StudyStatistics) -> str:
-    def cells(row: MeasureStatistics) -> Cells:
-        given = {name: getattr(row, name) for name in ("partial_pearson", "partial_spearman")}
-        numbers = [MISSING if row.partial_pearson is None else str(row.partial_pearson.n)]
-        for kind, correlation in given.items():
-            _, corrected = _p_and_holm(row, kind, correlation)
-            numbers += [MISSING if correlation is None else _cell(correlation), corrected]
-        return tuple(numbers)
-
-    # A measure that is a confounder itself is judged given the others.
-    return _table(
-        statistics,
-        f"Given {', '.join(statistics.confounders)}: partial correlations, p corrected by Holm",
-        ("n", "Pearson r", "p Holm", "Spearman ρ", "p Holm"),
-        cells,
-    )
-
-
-def _table(
-    statistics: StudyStatistics,
-    heading: str,
-    titles: Sequence[str],
-    cells: Callable[[MeasureStatistics], Cells],
-) -> str:
-    rows = [(row.name, *cells(row)) for row in statistics.measures.values()]
-    return f"{heading}\n{aligned([('measure', *titles), *rows])}"
-
-
-def _p_and_holm(
-    row: MeasureStatistics, kind: str, correlation: Correlation | None
-) -> tuple[str, str]:
-    p = math.nan if correlation is None else correlation.p
-    return _number(p, ".2g"), _number(row.holm.get(kind, math.nan), ".2g")
-
-
-def _ends(correlation: Correlation | None) -> str:
-    if correlation is None or math.isnan(correlation.low):
-        return MISSING
-    return f"[{correlation.low:+.2f}, {correlation.high:+.2f}]"
-
-
-def _cell(correlation: Correlation) -> str:
-    return MISSING if math.isnan(correlation.value) else str(correlation)
+def _table(statistics: StudyStatistics, columns: Sequence[Column]) -> str:
+    titles = ("measure", *(title for title, _ in columns))
+    rows = [(row.name, *(cell(row) for _, cell in columns)) for row in statistics.measures.values()]
+    return aligned([titles, *rows])
 
 
 def _number(value: float, form: str) -> str:
     return MISSING if math.isnan(value) else format(value, form)
+
+
+def _coefficient(found: Correlation | None) -> str:
+    return MISSING if found is None or math.isnan(found.value) else str(found)
+
+
+def _ends(found: Correlation | None) -> str:
+    if found is None or math.isnan(found.low):
+        return MISSING
+    return f"[{found.low:+.2f}, {found.high:+.2f}]"
+
+
+def _p_of(kind: str) -> Cell:
+    return lambda row: _number(getattr(row, kind).p, ".2g")
+
+
+def _holm_of(kind: str) -> Cell:
+    return lambda row: _number(row.holm.get(kind, math.nan), ".2g")
+
+
+def _bca_of(kind: str) -> Cell:
+    return lambda row: _ends(row.bootstrap.get(kind))
+
+
+def _line(field: str, form: str) -> Cell:
+    return lambda row: _number(getattr(row.regression, field), form)
+
+
+def _errors(row: MeasureStatistics) -> str:
+    return f"{_number(row.sign_error.robust, '.2f')} ({_number(row.sign_error.mean, '.2f')})"
+
+
+def _given(row: MeasureStatistics) -> str:
+    """The partial correlation; on fewer runs where a confounder is missing and the measure not."""
+    found = row.partial_spearman
+    fewer = "" if found is None or found.n == row.spearman.n else f" n={found.n}"
+    return _coefficient(found) + fewer
+
+
+def _levels(level: str) -> list[Column]:
+    def of(cell: Callable[[Levels], str]) -> Cell:
+        return lambda row: cell(row.levels["spearman"])
+
+    return [
+        ("n", of(lambda found: str(found.pooled.n))),
+        ("all runs", of(lambda found: _coefficient(found.pooled))),
+        (f"{level} over settings", of(lambda found: _ends(found.clustered))),
+        (f"{level} over groups of them", of(lambda found: found.over_groups or MISSING)),
+        ("between settings", of(lambda found: _coefficient(found.between))),
+        (
+            "within, mean",
+            of(lambda found: MISSING if math.isnan(found.within.value) else str(found.within)),
+        ),
+        ("positive within", of(lambda found: f"{found.within.num_positive} of {found.within.n}")),
+    ]
+
+
+_NUM: Column = ("n", lambda row: str(row.spearman.n))
+OVERVIEW: list[Column] = [
+    _NUM,
+    ("out", lambda row: str(row.spearman.excluded)),
+    ("Pearson r", lambda row: _coefficient(row.pearson)),
+    ("Spearman ρ", lambda row: _coefficient(row.spearman)),
+    ("p Holm", _holm_of(JUDGED)),
+    ("Kendall τ", lambda row: _coefficient(row.kendall)),
+    ("Ψ", lambda row: _number(row.granulated.value, "+.2f")),
+    ("sign error max (mean)", _errors),
+]
+REGRESSION: list[Column] = [
+    ("n", lambda row: str(row.regression.n)),
+    ("slope", _line("slope", ".4g")),
+    ("intercept", _line("intercept", ".4g")),
+    ("std error", _line("slope_stderr", ".3g")),
+    ("p slope", _line("p_slope", ".2g")),
+    ("R²", _line("r_squared", ".4f")),
+]
+P_VALUES: list[Column] = [_NUM]
+for _kind, _letter in LETTERS.items():
+    P_VALUES += [(f"p {_letter}", _p_of(_kind)), ("Holm", _holm_of(_kind))]
+BOOTSTRAPS: list[Column] = [
+    _NUM,
+    ("Pearson r", _bca_of("pearson")),
+    ("Spearman ρ", _bca_of("spearman")),
+    ("Kendall τ", _bca_of("kendall")),
+]
+PARTIALS: list[Column] = [  # a measure that is a confounder itself is judged given the others
+    ("n", lambda row: MISSING if row.partial_pearson is None else str(row.partial_pearson.n)),
+    ("Pearson r", lambda row: _coefficient(row.partial_pearson)),
+    ("p Holm", _holm_of("partial_pearson")),
+    ("Spearman ρ", lambda row: _coefficient(row.partial_spearman)),
+    ("p Holm", _holm_of("partial_spearman")),
+]

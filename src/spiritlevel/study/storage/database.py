@@ -1,14 +1,24 @@
-"""A study's SQLite file: how it is opened, and how its failures read."""
+"""A study's SQLite file: how it is opened and checked, and how its failures read.
+
+SQLite itself puts any value into any column. A store may be edited, damaged or received; statistics
+must not meet a text where they count on a number.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import math
 import os
 import pathlib
 import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from ...errors import SpiritlevelError
+from ...reading import Misread, parse_json, read_as
+from ..settings.networks import axes_of
 from . import schema
 
 DATABASE = "runs.sqlite"
@@ -16,6 +26,22 @@ DAMAGED = ("malformed", "not a database", "no such table", "no such column", "co
 # A damaged file also makes Python fail to decode what SQLite says about it.
 FAILURES = (sqlite3.Error, UnicodeDecodeError)
 PATIENCE = 60.0  # seconds to wait for another process that writes
+TYPES = {  # of a column, and of the values that it may hold
+    "TEXT": ("text",),
+    "INTEGER": ("integer",),
+    "REAL": ("real", "integer"),
+}
+JSON = {("runs", "settings"), ("runs", "axes"), ("machines", "description")}
+KEYS = """
+    SELECT DISTINCT (
+        SELECT coalesce(group_concat(key, ','), '')
+        FROM (SELECT key FROM json_each(runs.axes) ORDER BY key)
+    ) FROM runs
+"""
+NESTED = """
+    SELECT count(*) FROM runs, json_each(runs.axes)
+    WHERE json_each.type IN ('array', 'object', 'null')
+"""
 
 
 def unusable(folder: pathlib.Path, error: Exception) -> SpiritlevelError:
@@ -40,14 +66,35 @@ def damaged(folder: pathlib.Path, problem: str) -> SpiritlevelError:
     )
 
 
+@contextlib.contextmanager
+def explained(folder: pathlib.Path) -> Iterator[None]:
+    """Failures of the database say what to do."""
+    try:
+        yield
+    except FAILURES as error:
+        raise unusable(folder, error) from error
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, folder: pathlib.Path) -> Iterator[None]:
+    """Carry out all statements of the block, or none."""
+    with explained(folder):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
 def connect(folder: pathlib.Path) -> sqlite3.Connection:
     """Open the file, or refuse one that this version does not know, untouched."""
     path = folder / DATABASE
-    try:
+    with explained(folder), contextlib.ExitStack() as undo:
         connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    except sqlite3.Error as error:
-        raise unusable(folder, error) from error
-    try:
+        undo.callback(connection.close)
         # Before anything is written: a store of a newer version stays as it is.
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > schema.VERSION:
@@ -59,17 +106,25 @@ def connect(folder: pathlib.Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-    except FAILURES as error:
-        connection.close()
-        raise unusable(folder, error) from error
-    except BaseException:
-        connection.close()
-        raise
+        undo.pop_all()
     return connection
 
 
+def bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """Make the tables, or those that an older store lacks; rows stay as they are."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version == schema.VERSION:  # nothing is written, not even the number
+        return
+    steps: list[Sequence[str]] = [
+        schema.UPGRADES[each] for each in range(version, schema.VERSION) if version
+    ]
+    for statement in itertools.chain(*(steps or [schema.TABLES])):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+
+
 def flush(path: pathlib.Path) -> None:
-    """Past the caches of the system, so that a row never outlives its checkpoint."""
+    """Write a file through the caches of the system: a row never outlives its checkpoint."""
     with contextlib.suppress(OSError):  # some systems cannot flush a folder
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -86,3 +141,104 @@ def stored(value: object) -> object:
 def loaded(value: object) -> object:
     """The value that `stored` wrote."""
     return math.nan if value == "nan" else value
+
+
+def selected(
+    connection: sqlite3.Connection, table: str, columns: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """The rows of a table one by one, runs in the order of the grid.
+
+    With `columns`, only these and the run.
+    """
+    join = "" if table == "runs" else " JOIN runs ON run = id"
+    wanted = f"{table}.*"
+    if columns:
+        wanted = ", ".join(f"{table}.{column}" for column in ("run", *columns))
+    cursor = connection.execute(
+        f"SELECT {wanted} FROM {table}{join} ORDER BY {schema.ORDER[table]}"
+    )
+    names = [column[0] for column in cursor.description]
+    for row in cursor:
+        yield dict(zip(names, map(loaded, row), strict=True))
+
+
+def replace_rows(
+    connection: sqlite3.Connection, table: str, run: str, rows: Sequence[object]
+) -> None:
+    """Put these rows of a run in the place of those that it has."""
+    columns = schema.COLUMNS[table]
+    connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
+    marks = ", ".join("?" * (len(columns) + 1))
+    connection.executemany(
+        f"INSERT INTO {table} (run, {', '.join(columns)}) VALUES ({marks})",
+        [(run, *(stored(getattr(row, column)) for column in columns)) for row in rows],
+    )
+
+
+def check_values(connection: sqlite3.Connection, folder: pathlib.Path) -> None:
+    """Refuse a store with values of other types; one pass over each table, inside SQLite."""
+    try:
+        with explained(folder):
+            problem = _wrong_values(connection)
+    except Misread as error:
+        problem = str(error)
+    if problem:
+        raise damaged(folder, problem)
+
+
+def _wrong_values(connection: sqlite3.Connection) -> str:
+    """What is wrong with the values of the tables, or ""."""
+    for table, columns in _columns().items():
+        tests = {name: _test(table, name, *kind) for name, kind in columns.items()}
+        row = connection.execute(f"SELECT {', '.join(tests.values())} FROM {table}").fetchone()
+        wrong = [name for name, is_wrong in zip(tests, row, strict=True) if is_wrong]
+        if wrong:
+            return f"the column {wrong[0]!r} of {table!r} holds other values"
+    if connection.execute(NESTED).fetchone()[0]:
+        return "the axes of a run hold lists or mappings"
+    study = connection.execute("SELECT value FROM meta WHERE key = 'study'").fetchone()
+    keys = [key for [key] in connection.execute(KEYS)]
+    if study is None or keys != ([",".join(sorted(_axes(study[0])))] if keys else []):
+        return "the axes of a run are not those of the study"
+    return ""
+
+
+def _axes(study: str) -> list[str]:
+    """What varies in a study, from its text alone: to make its runs would take long."""
+    content = read_as(Mapping[str, Any], parse_json(study), "the definition of the study")
+    kind = Mapping[str, Any] | None
+    varied = [read_as(kind, content.get(key), key) or {} for key in ("variants", "grid")]
+    networks = read_as(Sequence[Mapping[str, Any]], content.get("networks", []), "networks")
+    for network in networks:
+        read_as(kind, network.get("settings"), "the settings of a network")
+    return [*(["variant"] if varied[0] else []), *varied[1], *axes_of(networks)]
+
+
+@functools.cache
+def _columns() -> dict[str, dict[str, tuple[str, bool]]]:
+    """Type of every column, and whether it may be empty, as the statements declare them."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for statement in schema.TABLES:
+            connection.execute(statement)
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {
+            table: {
+                name: (kind, not (filled or key))
+                for _, name, kind, filled, _, key in connection.execute(
+                    f"PRAGMA table_info({table})"
+                )
+            }
+            for [table] in tables.fetchall()
+        }
+
+
+def _test(table: str, name: str, kind: str, may_be_empty: bool) -> str:
+    """An expression that is 1 if any row holds a value of another type."""
+    types = TYPES[kind] + (("null",) if may_be_empty else ())
+    listed = ", ".join(f"'{each}'" for each in types)
+    test = f"typeof({name}) NOT IN ({listed})"
+    if kind == "REAL":
+        test = f"({test} AND {name} IS NOT 'nan')"  # which SQLite has no number for
+    if (table, name) in JSON:
+        test = f"({test} OR NOT json_valid({name}) OR json_type({name}) != 'object')"
+    return f"max({test})"

@@ -17,6 +17,7 @@ from .store import CHECKPOINT, Store
 
 MOST_LISTED = 5  # runs in an error's text
 CHUNK = 2**20
+FileContent = dict[str, object]  # bytes and sha256
 
 
 def check_database(store: Store) -> None:
@@ -25,7 +26,7 @@ def check_database(store: Store) -> None:
         raise damaged(store.folder, problems[0])
     try:
         name = store.study.name
-        wrong = {run.id for run in store.settings()} - store.ids()
+        wrong = {run.id for run in store.settings()} - store.states().keys()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(store.folder, f"its settings cannot be read ({error})") from error
     if wrong:
@@ -66,7 +67,8 @@ def _problem(path: pathlib.Path, recorded: Mapping[str, Any] | None) -> str:
             return "" if _is_complete(path, size) else "damaged"
         if size != recorded["bytes"]:
             return f"damaged, {size} of {recorded['bytes']} bytes"
-        return "" if checksum(path) == recorded["sha256"] else "damaged, other content"
+        now = content_of(path.parent, [path])
+        return "" if now == recorded else "damaged, other content"
     except FileNotFoundError:
         return "missing"
     except OSError as error:
@@ -87,10 +89,16 @@ def _is_complete(path: pathlib.Path, size: int) -> bool:
             return False
 
 
-def checksum(path: pathlib.Path) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+def content_of(root: pathlib.Path, files: list[pathlib.Path]) -> FileContent | None:
+    """Size and checksum of files together; None without files, which the run itself reports."""
+    if not files:
+        return None
+    total, digest = 0, hashlib.sha256()
+    for path in files:
+        if len(files) > 1:  # which image is of which class
+            digest.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode())
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK):
+                total += len(chunk)
+                digest.update(chunk)
+    return {"bytes": total, "sha256": digest.hexdigest()}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+from ..run_results import EpochRow, MeasurementRow
+
 VERSION = 2
-EPOCH_MEASUREMENTS = """
-    CREATE TABLE epoch_measurements (
-        run TEXT NOT NULL REFERENCES runs (id),
-        epoch INTEGER NOT NULL,
+VALUE = """
         measure TEXT NOT NULL,
         layer TEXT NOT NULL, -- '' is the whole network
         value REAL NOT NULL,
@@ -14,7 +15,11 @@ EPOCH_MEASUREMENTS = """
         data_stderr REAL,
         exact INTEGER NOT NULL,
         status TEXT NOT NULL,
-        text TEXT NOT NULL,
+        text TEXT NOT NULL,"""
+EPOCH_MEASUREMENTS = f"""
+    CREATE TABLE epoch_measurements (
+        run TEXT NOT NULL REFERENCES runs (id),
+        epoch INTEGER NOT NULL,{VALUE}
         PRIMARY KEY (run, epoch, measure, layer)
     ) WITHOUT ROWID
     """
@@ -64,17 +69,9 @@ TABLES = (
     ) WITHOUT ROWID
     """,
     EPOCH_MEASUREMENTS,
-    """
+    f"""
     CREATE TABLE measurements (
-        run TEXT NOT NULL REFERENCES runs (id),
-        measure TEXT NOT NULL,
-        layer TEXT NOT NULL, -- '' is the whole network
-        value REAL NOT NULL,
-        stderr REAL,
-        data_stderr REAL,
-        exact INTEGER NOT NULL,
-        status TEXT NOT NULL,
-        text TEXT NOT NULL,
+        run TEXT NOT NULL REFERENCES runs (id),{VALUE}
         PRIMARY KEY (run, measure, layer)
     ) WITHOUT ROWID
     """,
@@ -86,31 +83,13 @@ UPGRADES = {  # statements that bring a store of this version to the next
         EPOCH_MEASUREMENTS,
     ),
 }
-EPOCH_COLUMNS = (
-    "epoch",
-    "train_loss",
-    "train_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "validation_loss",
-    "validation_accuracy",
-)
-MEASUREMENT_COLUMNS = (
-    "measure",
-    "layer",
-    "value",
-    "stderr",
-    "data_stderr",
-    "exact",
-    "status",
-    "text",
-)
-EPOCH_MEASUREMENT_COLUMNS = ("epoch", *MEASUREMENT_COLUMNS)
+MEASURED = [field.name for field in fields(MeasurementRow)]
 COLUMNS = {  # of the tables that hold a run's rows; a result has the rows under the same name
-    "epochs": EPOCH_COLUMNS,
-    "measurements": MEASUREMENT_COLUMNS,
-    "epoch_measurements": EPOCH_MEASUREMENT_COLUMNS,
+    "epochs": [field.name for field in fields(EpochRow)],
+    "measurements": MEASURED,
+    "epoch_measurements": ["epoch", *MEASURED],
 }
+OF_RESULT = ("error", "seconds", "outcome", "num_train", "num_test")  # that a run's row has, too
 ORDER = {  # of the rows of a table, runs in the order of the grid
     "runs": "position",
     "epochs": "position, epoch",

@@ -14,35 +14,58 @@ import hashlib
 import json
 import os
 import pathlib
+import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError
 from ...files import remove_leftovers, write_atomically
-from ...files.names import as_path
-from ..executors.workers import is_dead
-from ..runs.results import RunResult
+from ...files.names import as_path, check_name
+from ...reading import parse_json
+from ..run_results import RunResult
 from ..settings.definition import Study
 from ..settings.run import RunSettings
 from . import schema
-from .abstract_store import CHECKPOINTS, AbstractStore
-from .database import DATABASE, connect, damaged, flush, stored
-from .run_states import Claim as Claim
-from .run_states import Counts as Counts
-from .snapshots import copy_store, is_writable
-from .value_types import check_values
+from .claims import Claim as Claim
+from .claims import Counts as Counts
+from .claims import number_of_machine, release_lost, take, update_claimed
+from .copies import copy_store, is_writable
+from .database import (
+    DATABASE,
+    bring_up_to_date,
+    check_values,
+    connect,
+    damaged,
+    explained,
+    flush,
+    replace_rows,
+    selected,
+    transaction,
+    unusable,
+)
 
+CHECKPOINTS = "checkpoints"
 DEFINITION = "study.json"
 CHECKPOINT = "checkpoint:"  # and a run's id: the entry with size and checksum of its weights
 LEASE = 120.0  # seconds without a heartbeat after which a run may be taken over
 
 
-class Store(AbstractStore):
+class Store:
     """The runs of one study. Made by `Store.create` or `Store.open`."""
 
-    # -- opening ---------------------------------------------------------------------------
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        connection: sqlite3.Connection,
+        copy: tempfile.TemporaryDirectory[str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.read_only = copy is not None
+        self._connection = connection
+        self._copy = copy  # where the store itself may only be read
+        self._definition: tuple[str, Study] | None = None
 
     @classmethod
     def create(cls, folder: str | os.PathLike[str], study: Study) -> Store:
@@ -59,19 +82,13 @@ class Store(AbstractStore):
                 "Choose another --out."
             ) from error
         _refuse_loss(path)
-        store = cls(path, connect(path))
-        try:
+        with contextlib.ExitStack() as undo:
+            store = undo.enter_context(cls(path, connect(path)))
             with store._writing():
-                if store._version() == 0:
-                    for statement in schema.TABLES:
-                        store._connection.execute(statement)
-                    store._connection.execute(f"PRAGMA user_version = {schema.VERSION}")
-                store._upgrade()
+                bring_up_to_date(store._connection)
                 store._add_runs(study)
             write_atomically(path / DEFINITION, _pretty(study.to_dict()))
-        except BaseException:
-            store.close()
-            raise
+            undo.pop_all()
         return store
 
     @classmethod
@@ -84,43 +101,38 @@ class Store(AbstractStore):
                 f"The folder {str(path)!r} must hold a study ({DATABASE}). There is none. Start "
                 "one with `spiritlevel study run`, or check the path."
             )
-        if is_writable(path):
-            store = cls(path, connect(path))
-        else:
-            copy = tempfile.TemporaryDirectory(prefix="spiritlevel-")
-            with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as undo:
+            copy = None
+            if not is_writable(path):
+                copy = tempfile.TemporaryDirectory(prefix="spiritlevel-")
                 undo.callback(copy.cleanup)
                 copy_store(path, pathlib.Path(copy.name))
-                store = cls(path, connect(pathlib.Path(copy.name)))
-                undo.pop_all()
-            store._copy = copy
-        try:
-            version = store._version()
+            store = cls(path, connect(path if copy is None else pathlib.Path(copy.name)), copy)
+            undo.enter_context(store)
+            [[version]] = store._select("PRAGMA user_version")
             if version == 0:
                 raise SpiritlevelError(
                     f"The study in {str(path)!r} was stopped before it had any runs. Start it "
                     "again with `spiritlevel study run`."
                 )
             if version < schema.VERSION:
-                with store._writing():
-                    store._upgrade()
+                with transaction(store._connection, path):
+                    bring_up_to_date(store._connection)
             check_values(store._connection, path)
-        except BaseException:
-            store.close()
-            raise
-        store.read_only = store._copy is not None
+            undo.pop_all()
         return store
 
-    def _version(self) -> int:
-        with self._explained():
-            return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+        if self._copy is not None:
+            self._copy.cleanup()
 
-    def _upgrade(self) -> None:
-        """Bring an older store up to date, inside a transaction; its rows stay as they are."""
-        for version in range(self._version(), schema.VERSION):
-            for statement in schema.UPGRADES[version]:
-                self._connection.execute(statement)
-            self._connection.execute(f"PRAGMA user_version = {version + 1}")
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _add_runs(self, study: Study) -> None:
         runs = study.runs()
@@ -135,13 +147,94 @@ class Store(AbstractStore):
             "INSERT INTO runs (id, position, settings, axes, seed) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET position = excluded.position, axes = excluded.axes",
             [
-                (run.id, i, run.canonical, json.dumps(run.axes), run.seed)
-                for i, run in enumerate(runs)
+                (each.id, i, each.canonical, json.dumps(each.axes), each.seed)
+                for i, each in enumerate(runs)
             ],
         )
-        self._connection.execute(
-            "INSERT OR REPLACE INTO meta VALUES ('study', ?)", (json.dumps(study.to_dict()),)
-        )
+        text = json.dumps(study.to_dict())
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('study', ?)", (text,))
+
+    # -- reading -------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name of the study."""
+        return str(parse_json(self._definition_text())["name"])
+
+    @property
+    def study(self) -> Study:
+        """The definition that the runs were made from."""
+        text = self._definition_text()
+        if self._definition is None or self._definition[0] != text:
+            # Thousands of runs take seconds to be read.
+            self._definition = text, Study.from_dict(parse_json(text))
+        return self._definition[1]
+
+    def _definition_text(self) -> str:
+        rows = self._select("SELECT value FROM meta WHERE key = 'study'")
+        if not rows:
+            raise damaged(self.folder, "it has no definition of the study")
+        return str(rows[0][0])
+
+    def checkpoint(self, id_: str) -> pathlib.Path:
+        """Where a run's weights are, if it has any."""
+        check_name(id_, what="run's id", advice="The store is damaged or was edited.")
+        return self.folder / CHECKPOINTS / f"{id_}.safetensors"
+
+    def counts(self) -> Counts:
+        """How many runs are in each state."""
+        return Counts(**dict(self._select("SELECT status, count(*) FROM runs GROUP BY status")))
+
+    def states(self) -> dict[str, str]:
+        """The state of each run by its id: pending, running, done or failed."""
+        return dict(self._select("SELECT id, status FROM runs"))
+
+    def settings(self) -> list[RunSettings]:
+        """The settings of all runs, in the order of the grid."""
+        rows = self._select("SELECT settings, axes FROM runs ORDER BY position")
+        return [RunSettings.from_json(settings, axes) for settings, axes in rows]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """All rows of a table, runs in the order of the grid.
+
+        The tables are "runs", "epochs", "measurements" (at the end of training) and
+        "epoch_measurements" (while it went on).
+        """
+        return list(self.each_row(table))
+
+    def each_row(self, table: str, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+        """The same one by one, for what does not fit into memory; `columns`: these and the run."""
+        with explained(self.folder):
+            yield from selected(self._connection, table, columns)
+
+    def entries(self, prefix: str) -> dict[str, Any]:
+        """What is known under names that begin so, by the rest of the name."""
+        rows = self._select("SELECT key, value FROM meta")
+        return {k[len(prefix) :]: json.loads(v) for k, v in rows if k.startswith(prefix)}
+
+    def entry(self, key: str) -> Any:
+        """What is known under a name; None if nothing is."""
+        rows = self._select("SELECT value FROM meta WHERE key = ?", key)
+        return json.loads(rows[0][0]) if rows else None
+
+    def update_entry(self, key: str, change: Callable[[Any], Any]) -> Any:
+        """Replace an entry by what `change` makes of it. No other process can write in between."""
+        with self._writing():
+            value = change(self.entry(key))
+            content = (key, json.dumps(value, sort_keys=True))
+            self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", content)
+        return value
+
+    def problems(self) -> list[str]:
+        """What is wrong with the database file: damaged pages, missing tables."""
+        checked = [text for [text] in self._select("PRAGMA quick_check") if text != "ok"]
+        tables = {name for [name] in self._select("SELECT name FROM sqlite_master")}
+        return checked + [f"no table {name!r}" for name in schema.ORDER if name not in tables]
+
+    def machines(self) -> dict[int, dict[str, Any]]:
+        """What the runs were run on, by the number in their rows."""
+        machines = self._select("SELECT id, description FROM machines")
+        return {number: json.loads(description) for number, description in machines}
 
     # -- working ---------------------------------------------------------------------------
 
@@ -174,7 +267,7 @@ class Store(AbstractStore):
         `group_of` gives the ids of the runs that belong together with a run.
         """
         with self._writing():
-            self._release_lost(lease)
+            release_lost(self._connection, lease)
             waiting = self._connection.execute(
                 "SELECT id FROM runs WHERE status = 'pending' ORDER BY seed, position"
             )
@@ -184,39 +277,12 @@ class Store(AbstractStore):
             group = group_of(first)
             others = [id_ for [id_] in waiting if id_ in group] if len(group) > 1 else []
             waiting.close()
-            return [self._claim(worker, id_) for id_ in (first, *others)]
-
-    def _claim(self, worker: str, id_: str) -> Claim:
-        settings, axes, attempt = self._connection.execute(
-            "SELECT settings, axes, attempt FROM runs WHERE id = ?", (id_,)
-        ).fetchone()
-        now = time.time()
-        self._connection.execute(
-            "UPDATE runs SET status = 'running', worker = ?, heartbeat = ?, started = ?, "
-            "attempt = attempt + 1, error = NULL WHERE id = ?",
-            (worker, now, now, id_),
-        )
-        return Claim(RunSettings.from_json(settings, axes), id_, worker, attempt + 1)
-
-    def _release_lost(self, lease: float) -> None:
-        oldest = time.time() - lease
-        lost = [
-            (id_,)
-            for id_, worker, heartbeat in self._connection.execute(
-                "SELECT id, worker, heartbeat FROM runs WHERE status = 'running'"
-            )
-            if heartbeat < oldest or is_dead(worker)
-        ]
-        self._connection.executemany(
-            "UPDATE runs SET status = 'pending', worker = NULL, heartbeat = NULL, "
-            "deaths = deaths + 1 WHERE id = ?",
-            lost,
-        )
+            return [take(self._connection, worker, id_) for id_ in (first, *others)]
 
     def release_lost(self, *, lease: float = LEASE) -> None:
         """Give the runs of workers that are gone back to those that wait."""
         with self._writing():
-            self._release_lost(lease)
+            release_lost(self._connection, lease)
 
     def deaths(self) -> dict[str, int]:
         """How many workers died or fell silent on each run."""
@@ -225,7 +291,7 @@ class Store(AbstractStore):
     def fail_deadly(self, allowed: Callable[[str], int], error: str) -> None:
         """Give up on runs that wait after more than `allowed` deaths of workers."""
         with self._writing():
-            self._release_lost(LEASE)
+            release_lost(self._connection, LEASE)
             waiting = self._connection.execute(
                 "SELECT id, deaths FROM runs WHERE status = 'pending' AND deaths > 0"
             ).fetchall()
@@ -243,12 +309,12 @@ class Store(AbstractStore):
         """Say that these runs are still worked on."""
         with self._writing():
             for claim in claims:
-                self._update_claimed(claim, "heartbeat = ?", time.time())
+                update_claimed(self._connection, claim, heartbeat=time.time())
 
     def release(self, claim: Claim) -> None:
         """Give a run back, as if it had not been taken."""
         with self._writing():
-            self._update_claimed(claim, "status = 'pending', worker = NULL, heartbeat = NULL")
+            update_claimed(self._connection, claim, status="pending", worker=None, heartbeat=None)
 
     def finish(self, claim: Claim, result: RunResult) -> bool:
         """Keep the result: the checkpoint first, then all rows and the state in one transaction.
@@ -262,41 +328,33 @@ class Store(AbstractStore):
             flush(path)
             flush(path.parent)
         with self._writing():
-            self._connection.execute(
-                "INSERT OR IGNORE INTO machines (description) VALUES (?)", (result.machine,)
-            )
-            ended = self._update_claimed(
+            ended = update_claimed(
+                self._connection,
                 claim,
-                "status = ?, error = ?, finished = ?, seconds = ?, outcome = ?, num_train = ?, "
-                "num_test = ?, machine = (SELECT id FROM machines WHERE description = ?)",
-                "done" if result.error is None else "failed",
-                result.error,
-                time.time(),
-                result.seconds,
-                result.outcome,
-                result.num_train,
-                result.num_test,
-                result.machine,
+                status="done" if result.error is None else "failed",
+                finished=time.time(),
+                machine=number_of_machine(self._connection, result.machine),
+                **{name: getattr(result, name) for name in schema.OF_RESULT},
             )
             if ended:
                 self._record_checkpoint(claim.id, result.checkpoint)
-                for table, columns in schema.COLUMNS.items():
-                    self._replace(table, claim.id, columns, getattr(result, table))
+                for table in schema.COLUMNS:
+                    replace_rows(self._connection, table, claim.id, getattr(result, table))
         remove_leftovers(path)  # of workers that were killed on this run
         return ended
 
     def _record_checkpoint(self, id_: str, content: bytes) -> None:
-        self._connection.execute("DELETE FROM meta WHERE key = ?", (CHECKPOINT + id_,))
+        key = CHECKPOINT + id_
+        self._connection.execute("DELETE FROM meta WHERE key = ?", (key,))
         if content:
             facts = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            entry = (CHECKPOINT + id_, json.dumps(facts))
-            self._connection.execute("INSERT INTO meta VALUES (?, ?)", entry)
+            self._connection.execute("INSERT INTO meta VALUES (?, ?)", (key, json.dumps(facts)))
 
     def fail(self, claim: Claim, error: str) -> None:
         """Keep why a run could not be completed."""
         with self._writing():
-            self._update_claimed(
-                claim, "status = 'failed', finished = ?, error = ?", time.time(), error
+            update_claimed(
+                self._connection, claim, status="failed", finished=time.time(), error=error
             )
 
     def retry_failed(self) -> int:
@@ -316,21 +374,17 @@ class Store(AbstractStore):
                 [(id_,) for id_ in ids],
             )
 
-    def _update_claimed(self, claim: Claim, changes: str, *values: object) -> bool:
-        updated = self._connection.execute(
-            f"UPDATE runs SET {changes} "
-            "WHERE id = ? AND worker = ? AND attempt = ? AND status = 'running'",
-            (*values, claim.id, claim.worker, claim.attempt),
-        )
-        return updated.rowcount == 1
+    def _select(self, query: str, *values: object) -> list[Any]:
+        with explained(self.folder):
+            return self._connection.execute(query, values).fetchall()
 
-    def _replace(self, table: str, run: str, columns: Sequence[str], rows: Sequence[Any]) -> None:
-        self._connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
-        marks = ", ".join("?" * (len(columns) + 1))
-        self._connection.executemany(
-            f"INSERT INTO {table} (run, {', '.join(columns)}) VALUES ({marks})",
-            [(run, *(stored(getattr(row, column)) for column in columns)) for row in rows],
-        )
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction; other processes wait for their turn."""
+        if self.read_only:
+            raise unusable(self.folder, PermissionError("it may be read, but not written"))
+        with transaction(self._connection, self.folder):
+            yield
 
 
 def _refuse_loss(folder: pathlib.Path) -> None:

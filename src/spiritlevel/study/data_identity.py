@@ -6,23 +6,20 @@ kept in the store when runs are made. Published sets do not change, and are chec
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pathlib
 from collections.abc import Iterable
 
-from ...errors import SpiritlevelError
-from ..data.catalogue import CATALOGUE
-from ..data.folder import ENDINGS, SPLITS
-from ..runs.run_data import forget_data
-from ..runs.training_snapshots import remove_snapshots
-from ..settings.run import RunSettings
-from .meta import read_entry, update_entry
-from .store import Store
+from ..errors import SpiritlevelError
+from .data.catalogue import CATALOGUE
+from .data.folder import ENDINGS, SPLITS
+from .runs.run_data import forget_data
+from .runs.training_snapshots import remove_snapshots
+from .settings.run import RunSettings
+from .storage.integrity import FileContent, content_of
+from .storage.store import Store
 
-KEY = "data"  # of the entry among what the store knows of the study
-CHUNK = 2**20
-Content = dict[str, object]  # bytes and sha256
+KEY = "data"  # of the store's entry with the contents of data files
 
 
 def check_data(store: Store) -> None:
@@ -35,7 +32,7 @@ def check_data(store: Store) -> None:
     finished = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
     runs = store.settings()
     used = _names(run for run in runs if run.id in finished)
-    recorded: dict[str, Content] = read_entry(store, KEY) or {}
+    recorded: dict[str, FileContent] = store.entry(KEY) or {}
     now = {
         name: identity for name in sorted(_names(runs)) if (identity := content(name)) is not None
     }
@@ -52,19 +49,19 @@ def check_data(store: Store) -> None:
     if any(recorded[name] != now[name] for name in recorded.keys() & now.keys()):
         remove_snapshots(store.folder)  # trained in part on what is no longer there
     if recorded | now != recorded:
-        update_entry(store, KEY, lambda before: (before or {}) | now)
+        store.update_entry(KEY, lambda before: (before or {}) | now)
 
 
-def content(name: str) -> Content | None:
+def content(name: str) -> FileContent | None:
     """Size and checksum of what a study's data name as a path; None if they name none."""
     kind, colon, path = name.partition(":")
     if kind.lower() == "folder" and colon:
         root = pathlib.Path(os.path.expanduser(path))
-        return _of_files(root, _images(root))
+        return content_of(root, _images(root))
     if name.lower().endswith(".npz") and kind.lower() not in CATALOGUE:
         path = name
     file = pathlib.Path(os.path.expanduser(path))
-    return _of_files(file.parent, [file] if file.is_file() else [])
+    return content_of(file.parent, [file] if file.is_file() else [])
 
 
 def _names(runs: Iterable[RunSettings]) -> set[str]:
@@ -80,20 +77,5 @@ def _images(root: pathlib.Path) -> list[pathlib.Path]:
     return sorted(file for file in candidates if file.suffix.lower() in ENDINGS)
 
 
-def _of_files(root: pathlib.Path, files: list[pathlib.Path]) -> Content | None:
-    """None if there is no file: the run itself says best what it misses."""
-    if not files:
-        return None
-    total, digest = 0, hashlib.sha256()
-    for path in files:
-        if len(files) > 1:  # which image is of which class
-            digest.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode())
-        with open(path, "rb") as file:
-            while chunk := file.read(CHUNK):
-                total += len(chunk)
-                digest.update(chunk)
-    return {"bytes": total, "sha256": digest.hexdigest()}
-
-
-def _described(identity: Content) -> str:
+def _described(identity: FileContent) -> str:
     return f"{identity['bytes']:,} bytes with SHA-256 {str(identity['sha256'])[:16]}…"

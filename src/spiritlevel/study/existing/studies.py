@@ -1,10 +1,11 @@
-"""Checks before the first network is measured: files, weights that fit, measures, data."""
+"""A study of networks that exist already: made, checked, and stored."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,14 +17,15 @@ from ...errors import SpiritlevelError
 from ...model.batches import map_tensors, tensors
 from ...results import Progress
 from ..checkpoints import load_checkpoint
-from ..runs.named_code import check_code
-from ..runs.results import describe
+from ..registry import check_code, read_task
+from ..run_results import describe
 from ..settings.definition import Study
 from ..settings.run import RunSettings
-from ..settings.task_arguments import read_task
-from ..statistics._arrays import MIN_POINTS
+from ..statistics.points import MIN_POINTS
+from ..storage.database import DATABASE
+from ..storage.store import Store
 from .columns import CHECKPOINT, INITIAL
-from .measuring import Checkpoint, empty_network, fingerprint, load_parts
+from .measuring import TASK, CheckpointTask, empty_network, fingerprint, load_parts
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
 SAME_WEIGHTS = (
@@ -106,9 +108,9 @@ def _check_use(run: RunSettings) -> None:
     model = empty_network(run)
     few = [map_tensors(lambda t: t[:SAMPLES], batch) for batch in data[:1]]
     options = dict(run.measure_options.options or {})
-    if read_task(run, Checkpoint).initial:
+    if read_task(run, CheckpointTask).initial:
         options["initial"] = model.state_dict()
-    loss = read_task(run, Checkpoint).loss
+    loss = read_task(run, CheckpointTask).loss
     parts = {"data": few}
     if test is not None:
         parts["test data"] = [map_tensors(lambda t: t[:SAMPLES], batch) for batch in test[:1]]
@@ -136,3 +138,55 @@ def _check_use(run: RunSettings) -> None:
                 f"{shape}: {describe(error)}. Check that the model, its arguments and the data fit "
                 "together."
             ) from error
+
+
+def study_of(
+    networks: Sequence[Mapping[str, Any]], *, task: Mapping[str, Any], **fields: Any
+) -> Study:
+    """The study that measures these networks; `fields` are others of a study, None where empty."""
+    return Study(
+        description=f"{len(networks)} networks that were trained elsewhere.",
+        task={"name": TASK} | dict(task),
+        networks=list(networks),
+        **{key: value for key, value in fields.items() if value is not None},
+    )
+
+
+def open_store(folder: str | os.PathLike[str], study: Study) -> Store:
+    """The store of `study`, made, or opened to go on: networks and outcomes may be added to it."""
+    if (pathlib.Path(folder) / DATABASE).is_file():
+        with Store.open(folder) as store:
+            _check_same(store, study)
+    return Store.create(folder, study)
+
+
+def _check_same(store: Store, study: Study) -> None:
+    """Refuse a folder with networks that the study does not have, in words about networks."""
+    before = store.study.given()
+    if before is None:
+        return  # a study that trains: what the store says of it is right
+    now = set(study.given() or {})
+    lost = [known["network"] for id_, known in before.items() if id_ not in now]
+    if not lost:
+        return
+    have = {network["name"] for network in study.networks}
+    changed = [name for name in lost if name in have]
+    gone = [name for name in lost if name not in have]
+    causes = []
+    if changed:
+        causes.append(
+            f"{len(changed)} of its networks have other weights, another model, or are to be "
+            f"measured in another way: {_listed(changed)}"
+        )
+    if gone:
+        causes.append(f"{len(gone)} are no longer among those given: {_listed(gone)}")
+    raise SpiritlevelError(
+        f"The folder {str(store.folder)!r} holds measured networks, and this call does not go on "
+        f"with them: {'; '.join(causes)}. Choose another --out, or give the same checkpoints, "
+        "data and options as before."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more

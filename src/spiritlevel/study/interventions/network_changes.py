@@ -1,4 +1,4 @@
-"""Dead feature maps: a fixed share of a layer's outputs set to zero (paper 001, section 4.2)."""
+"""Networks changed on purpose: a shifted bias and dead feature maps, both of paper 001."""
 
 from __future__ import annotations
 
@@ -12,8 +12,29 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from ...errors import SpiritlevelError, brief
-from .checks import check_share, count_of
-from .layer_names import no_such_layer
+from .checks import check_share, count_of, no_such_layer
+
+
+def bias_shift(model: nn.Module, layer: str, amount: float) -> nn.Module:
+    """A copy of the model in which `amount` is added to every bias of the layer.
+
+    The paper shifts the first layer of VGG-small by -1 to 1: the further up, the more units fire.
+    """
+    shifted = copy.deepcopy(model)
+    modules = dict(shifted.named_modules())
+    if layer not in modules:
+        raise no_such_layer(layer, list(modules), function="bias_shift", argument="layer")
+    bias = getattr(modules[layer], "bias", None)
+    if not isinstance(bias, Tensor):
+        having = [p for p, m in modules.items() if isinstance(getattr(m, "bias", None), Tensor)]
+        raise SpiritlevelError(
+            f"The 'layer' argument of bias_shift must be a layer with a bias. Got {brief(layer)}, "
+            f"a {type(modules[layer]).__name__} without one. With a bias: "
+            f"{', '.join(having) or 'none in this model'}."
+        )
+    with torch.no_grad():
+        bias.add_(amount)
+    return shifted
 
 
 class MaskedFeatures(nn.Module):

@@ -21,17 +21,15 @@ from ..checkpoints import load_checkpoint
 from ..executors.local import run_here
 from ..executors.progress import Watch
 from ..population import Population
-from ..runs.results import RunResult
-from ..runs.running import repeatable
-from ..settings.definition import Study
+from ..run_results import RunResult
+from ..runs.machine import repeatable
 from ..settings.keys import readers_of
 from ..settings.measuring import MeasureSettings
 from ..settings.run import RunSettings
 from ..storage.integrity import check_database
-from .checks import SAME_WEIGHTS, check_number
-from .columns import CHECKPOINT, SEED, Roles, Table, read_networks
-from .control import open_store
-from .measuring import IN_PYTHON, Subject, fingerprint, measured, state_of
+from .columns import CHECKPOINT, SEED, ColumnRoles, NetworkTable, read_networks
+from .measuring import IN_PYTHON, MeasuredNetwork, fingerprint, measured, state_of
+from .studies import SAME_WEIGHTS, check_number, open_store, study_of
 
 Given = nn.Module | str | os.PathLike[str]
 
@@ -83,8 +81,8 @@ def measure_networks(
         {CHECKPOINT: name} | {key: values[i] for key, values in columns.items()}
         for i, name in enumerate(given)
     ]
-    table = Table(rows, [f"network {name!r}" for name in given], "'networks'")
-    roles = Roles(list(settings or {}), list(outcomes or {}), list(factory_settings))
+    table = NetworkTable(rows, [f"network {name!r}" for name in given], "'networks'")
+    roles = ColumnRoles(list(settings or {}), list(outcomes or {}), list(factory_settings))
     described = read_networks(table, roles)
     check_number(described, judged=bool(outcomes) or test is not None)
     for pattern in [measures] if isinstance(measures, str) else measures or ():
@@ -95,20 +93,17 @@ def measure_networks(
         None if initial is None else list(initial),
         factory,
         [each["model"] for each in described],
-        Subject(nn.Identity(), data, test, None, loss, others),
+        MeasuredNetwork(nn.Identity(), data, test, None, loss, others),
     )
-    study = Study(
+    pairs = zip(described, everything.fingerprints(list(given)), strict=True)
+    study = study_of(
+        [each | {"model": {}, "task": {"weights": weights}} for each, weights in pairs],
         name="networks",
-        description=f"{len(given)} networks that were trained elsewhere.",
         model="given",
         task={"name": IN_PYTHON} | everything.task(kept=folder is not None),
         measures=measures,
         measure_options=held,
         training={"threads": torch.get_num_threads()},
-        networks=[
-            each | {"model": {}, "task": {"weights": weights}}
-            for each, weights in zip(described, everything.fingerprints(list(given)), strict=True)
-        ],
     )
     places = {run.id: i for i, run in enumerate(study.runs())}
 
@@ -135,9 +130,9 @@ class _Networks:
     initial: Sequence[Given] | None
     factory: Callable[..., nn.Module] | None
     arguments: Sequence[Mapping[str, Any]]  # of the factory, for each
-    common: Subject
+    common: MeasuredNetwork
 
-    def subject(self, i: int) -> Subject:
+    def subject(self, i: int) -> MeasuredNetwork:
         """One of them, ready to be measured."""
         start = None
         if self.initial is not None:
@@ -146,7 +141,7 @@ class _Networks:
         return dataclasses.replace(self.common, model=model, initial=start)
 
     def fingerprints(self, names: Sequence[str]) -> list[str]:
-        """Of the weights of each; two that have the same are refused."""
+        """A checksum of the weights of each network; refuses two that have the same weights."""
         seen: dict[str, str] = {}
         for name, given, arguments in zip(names, self.given, self.arguments, strict=True):
             weights = fingerprint(_built(given, self.factory, arguments))

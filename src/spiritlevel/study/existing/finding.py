@@ -5,13 +5,15 @@
     lightning_logs/version_3/checkpoints/epoch=9.ckpt      with hparams.yaml and metrics.csv
 
 What a path says is read with a pattern such as "lr={lr}/seed{seed}.pt". What the two frameworks
-write beside their checkpoints is offered as columns.
+write beside their checkpoints, settings and logged numbers, is offered as columns.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import glob
+import math
 import os
 import pathlib
 import re
@@ -20,10 +22,82 @@ from typing import Any
 
 from ...errors import SpiritlevelError, brief, suggestion
 from ...files.names import natural
+from ...reading import Misread, parse_json
 from ..checkpoint_folders import INDEXES, WHOLE
 from ..population import KNOWN_OUTCOMES
-from .beside import columns_beside, of_framework, run_folder
-from .columns import CHECKPOINT, UNDERSTOOD, Roles, Table
+from ..settings.plain_values import read_yaml
+from .columns import CHECKPOINT, UNDERSTOOD, ColumnRoles, NetworkTable
+
+STATE = "trainer_state.json"  # of Hugging Face's Trainer
+LIGHTNING = "checkpoints"  # the folder in which Lightning puts them
+NOT_OF_THE_NETWORK = re.compile(r".*(_runtime|_per_second|total_flos)|epoch|step")
+Columns = dict[str, Any]
+
+
+def columns_beside(checkpoint: pathlib.Path) -> Columns:
+    """Single numbers and names that are written beside a checkpoint.
+
+    A file that is not as its framework writes it says nothing.
+    """
+    if checkpoint.is_dir():
+        return _trainer_state(checkpoint / STATE)
+    if checkpoint.parent.name == LIGHTNING:
+        run = checkpoint.parent.parent
+        return _logged(run / "metrics.csv", checkpoint.name) | _hyperparameters(
+            run / "hparams.yaml"
+        )
+    return {}
+
+
+def run_folder(checkpoint: pathlib.Path) -> pathlib.Path:
+    """The folder of the run that wrote a checkpoint."""
+    if checkpoint.parent.name == LIGHTNING:
+        return checkpoint.parent.parent
+    return checkpoint.parent
+
+
+def _trainer_state(path: pathlib.Path) -> Columns:
+    """Step and epoch of the checkpoint, and the last of each number that was logged by then."""
+    try:
+        state = parse_json(path.read_text("utf-8"))
+        step = state["global_step"]
+        entries = [each for each in state["log_history"] if each.get("step", 0) <= step]
+        columns = {"step": step, "epoch": state.get("epoch")}
+    except (OSError, UnicodeDecodeError, Misread, KeyError, TypeError, AttributeError):
+        return {}
+    for entry in entries:
+        columns |= {k: v for k, v in entry.items() if not NOT_OF_THE_NETWORK.fullmatch(k)}
+    return _plain(columns)
+
+
+def _hyperparameters(path: pathlib.Path) -> Columns:
+    try:
+        found = read_yaml(path.read_text("utf-8"), source=repr(str(path)))
+    except (OSError, UnicodeDecodeError, SpiritlevelError):  # tags of Python objects are not read
+        return {}
+    return _plain(found) if isinstance(found, dict) else {}
+
+
+def _logged(path: pathlib.Path, checkpoint: str) -> Columns:
+    """The last of each number, up to the epoch that the checkpoint's name gives."""
+    match = re.search(r"epoch=(\d+)", checkpoint)
+    last = int(match[1]) if match else math.inf
+    columns: Columns = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if float(row.get("epoch") or 0) <= last:
+                    columns |= {k: v for k, v in row.items() if k and v}
+    except (OSError, UnicodeDecodeError, ValueError, csv.Error):
+        return {}
+    return {k: v for k, v in columns.items() if not NOT_OF_THE_NETWORK.fullmatch(k)}
+
+
+def _plain(values: dict[Any, Any]) -> Columns:
+    return {
+        str(key): value for key, value in values.items() if isinstance(value, str | int | float)
+    }
+
 
 ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 # Files of these endings that frameworks write beside the weights.
@@ -33,19 +107,22 @@ FOLDER = "folder"  # the column with the folder of a network's run
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class FoundNetworks:
     """The networks as a table, the roles of its columns, and columns that nobody asked for."""
 
-    table: Table
-    roles: Roles
+    table: NetworkTable
+    roles: ColumnRoles
     beside: Sequence[str]
     rows: Sequence[dict[str, Any]]  # with all columns
     one_run: bool  # whether some are checkpoints of one run, and nothing says so
 
 
 def find_networks(
-    paths: Sequence[str | os.PathLike[str]], *, names: str | None = None, roles: Roles | None = None
-) -> Found:
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    names: str | None = None,
+    roles: ColumnRoles | None = None,
+) -> FoundNetworks:
     """All checkpoints in files, folders and patterns such as "runs/*.pt".
 
     Args:
@@ -54,7 +131,7 @@ def find_networks(
             setting, unless its name is understood otherwise.
         roles: of these and of columns that are found beside the checkpoints.
     """
-    roles = Roles() if roles is None else roles
+    roles = ColumnRoles() if roles is None else roles
     checkpoints = find_checkpoints(paths)
     said = _said(checkpoints, names)
     beside = [columns_beside(path) for path in checkpoints]
@@ -81,13 +158,17 @@ def find_networks(
     understood = {*UNDERSTOOD, *KNOWN_OUTCOMES, *roles.outcomes}
     settings = [n for n in (*fields, *roles.settings) if n not in understood and n in used]
     places = [repr(str(path)) for path in checkpoints]
+    ours = [
+        path for path in checkpoints if path.parent.name == LIGHTNING or (path / STATE).is_file()
+    ]
+    runs = [os.path.realpath(run_folder(path)) for path in ours]
     source = "the checkpoints in " + ", ".join(repr(os.fspath(path)) for path in paths)
-    return Found(
-        Table(rows, places, source),
+    return FoundNetworks(
+        NetworkTable(rows, places, source),
         dataclasses.replace(roles, settings=list(dict.fromkeys(settings)), ignored=()),
         [name for name in there if name not in used and name not in roles.ignored],
         [{CHECKPOINT: str(p)} | row for p, row in zip(checkpoints, everything, strict=True)],
-        _share_a_run(checkpoints) and FOLDER not in used,
+        len(set(runs)) < len(runs) and FOLDER not in used,
     )
 
 
@@ -137,11 +218,6 @@ def _folders(paths: Sequence[pathlib.Path]) -> list[str | None]:
         return [None] * len(paths)
     common = os.path.commonpath(folders)
     return [os.path.relpath(folder, common) for folder in folders]
-
-
-def _share_a_run(paths: Sequence[pathlib.Path]) -> bool:
-    runs = [os.path.realpath(run_folder(path)) for path in paths if of_framework(path)]
-    return len(set(runs)) < len(runs)
 
 
 def _said(paths: Sequence[pathlib.Path], names: str | None) -> list[dict[str, Any]]:

@@ -7,16 +7,17 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from ...errors import SpiritlevelError, brief
-from .keys import Check, as_mapping, check_keys, is_scalar
+from ...errors import SpiritlevelError
+from ...need import is_number
+from .keys import ValueCheck, as_mapping, check_keys, is_scalar, must_be
 
-SEED = Check(int, "a whole number of at least 0", lambda v: v >= 0)
+SEED = ValueCheck(int, "a whole number of at least 0", lambda v: v >= 0)
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenNetwork:
+class ExistingNetwork:
     """A network that is measured as it is.
 
     Args:
@@ -37,30 +38,21 @@ class GivenNetwork:
     task: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def read(cls, given: object, where: str) -> GivenNetwork:
+    def read(cls, given: object, where: str) -> ExistingNetwork:
         """From a mapping; every entry checked."""
         section = as_mapping(where, given)
         check_keys(where, section, [field.name for field in dataclasses.fields(cls)])
         name = section.get("name")
-        if not isinstance(name, str) or not name:
-            raise SpiritlevelError(f"The study's {where}.name must be a text. Got {brief(name)}.")
+        must_be(isinstance(name, str) and bool(name), f"{where}.name", name, "a text")
         settings = as_mapping(f"{where}.settings", section.get("settings"))
         for key, value in settings.items():
-            if not is_scalar(value):
-                raise SpiritlevelError(
-                    f"The study's {where}.settings.{key} must be a number or a name. Got "
-                    f"{brief(value)}."
-                )
+            must_be(is_scalar(value), f"{where}.settings.{key}", value, "a number or a name")
         outcomes = as_mapping(f"{where}.outcomes", section.get("outcomes"))
         for key, value in outcomes.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not math.isfinite(value):
-                raise SpiritlevelError(
-                    f"The study's {where}.outcomes.{key} must be a finite number. Got "
-                    f"{brief(value)}."
-                )
+            is_outcome = is_number(value) and math.isfinite(value)
+            must_be(is_outcome, f"{where}.outcomes.{key}", value, "a finite number")
         return cls(
-            name=name,
+            name=str(name),
             settings=settings,
             outcomes={key: float(value) for key, value in outcomes.items()},
             seed=SEED.read(f"{where}.seed", section.get("seed", 0)),
@@ -69,13 +61,11 @@ class GivenNetwork:
         )
 
 
-def read_networks(given: object) -> list[GivenNetwork]:
+def read_networks(given: object) -> list[ExistingNetwork]:
     """All of them; the names differ, and settings and outcomes have the same keys."""
-    if not isinstance(given, list | tuple):
-        raise SpiritlevelError(
-            f"The study's networks must be a list of mappings. Got {brief(given)}."
-        )
-    networks = [GivenNetwork.read(each, f"networks[{i}]") for i, each in enumerate(given)]
+    must_be(isinstance(given, list | tuple), "networks", given, "a list of mappings")
+    listed = enumerate(cast("Sequence[object]", given))
+    networks = [ExistingNetwork.read(each, f"networks[{i}]") for i, each in listed]
     [(name, times)] = collections.Counter(n.name for n in networks).most_common(1) or [("", 0)]
     if times > 1:
         raise SpiritlevelError(

@@ -7,18 +7,17 @@ import io
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...errors import SpiritlevelError, brief, require
-from ...files import write_atomically
-from ...plain_text import cell
-from ..population import Population
-from . import schema
-from .store import Store
+from ..errors import SpiritlevelError, brief, require
+from ..files import write_atomically
+from ..plain_text import cell
+from .population import Population
+from .storage import schema
+from .storage.store import Store
 
 FORMATS = ("csv", "parquet")
-Rows = list[dict[str, Any]]
 
 
 def export(store: Store, folder: str | os.PathLike[str], *, kind: str = "csv") -> list[str]:
@@ -38,32 +37,24 @@ def export(store: Store, folder: str | os.PathLike[str], *, kind: str = "csv") -
 
 
 def _table(store: Store, name: str) -> tuple[list[str], Iterable[dict[str, Any]]]:
-    """The columns of a table, and its rows."""
+    """The columns of a table, in order of appearance, and its rows; a run that failed lacks some.
+
+    The rows of runs are those of the population, whose axes stand one by one, and what else the
+    store knows of a run. A machine has one column for each thing that is known about it.
+    """
     if name in schema.COLUMNS:
         return ["run", *schema.COLUMNS[name]], store.each_row(name)
-    rows = _runs(store) if name == "runs" else _machines(store)
-    return _columns(["run" if name == "runs" else "machine"], rows), rows
-
-
-def _runs(store: Store) -> Rows:
-    """The wide rows, and what else the store knows of a run; the axes stand there one by one."""
-    wide = Population.of(store).rows
-    details = {run["id"]: run for run in store.rows("runs")}  # later: it may have more, not fewer
-    return [row | _rest(details[row["run"]], row) for row in wide]
-
-
-def _rest(run: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    return {key: run[key] for key in run if key not in row and key not in ("id", "axes")}
-
-
-def _machines(store: Store) -> Rows:
-    """By the number that the runs give: one column for each thing known about a machine."""
-    return [{"machine": number} | facts for number, facts in sorted(store.machines().items())]
-
-
-def _columns(first: Sequence[str], rows: Rows) -> list[str]:
-    """Of all rows, in order of appearance (a run that failed lacks some); `first` even of none."""
-    return list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
+    if name == "machines":
+        rows = [{"machine": number} | facts for number, facts in sorted(store.machines().items())]
+    else:
+        wide = Population.of(store).rows
+        details = {run["id"]: run for run in store.rows("runs")}  # later: not fewer
+        rows = [
+            row | {k: v for k, v in details[row["run"]].items() if k not in {*row, "id", "axes"}}
+            for row in wide
+        ]
+    first = "run" if name == "runs" else "machine"  # also where there are no rows
+    return list(dict.fromkeys([first, *(key for row in rows for key in row)])), rows
 
 
 def _plain(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

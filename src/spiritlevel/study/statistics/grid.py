@@ -8,11 +8,11 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError, brief
-from ._arrays import Array, numpy
+from .points import Array, numpy
 
 ABSENT = "(absent)"  # a run without this hyperparameter, such as the momentum of Adam
 
-Settings = Sequence[Mapping[str, Any]]
+SettingsOfRuns = Sequence[Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Grid:
     _parts: dict[bytes, Grid] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, settings: Settings | Grid, num_runs: int) -> Grid:
+    def of(cls, settings: SettingsOfRuns | Grid, num_runs: int) -> Grid:
         """Read settings, unless they were read; refused where there is not one mapping a run."""
         grid = settings if isinstance(settings, Grid) else cls.read(settings)
         if grid.num_runs != num_runs:
@@ -39,7 +39,7 @@ class Grid:
         return grid
 
     @classmethod
-    def read(cls, settings: Settings) -> Grid:
+    def read(cls, settings: SettingsOfRuns) -> Grid:
         """The grid of one mapping a run.
 
         >>> Grid.read([{"lr": 0.1, "width": 8}, {"lr": 0.2, "width": 8}]).axes()
@@ -60,13 +60,13 @@ class Grid:
         return cls(len(settings), values, codes)
 
     def among(self, runs: Array) -> Grid:
-        """These runs alone; asked again for the same runs, the same grid."""
+        """The grid of these runs alone; the same object for the same runs."""
         if len(runs) == self.num_runs:
             return self
         return self._parts.setdefault(runs.tobytes(), self._of_runs(runs, list(self.codes)))
 
     def without(self, name: str, runs: Array) -> Grid:
-        """These runs, as if there were no such hyperparameter."""
+        """The grid of these runs, as if there were no such hyperparameter."""
         return self._of_runs(runs, [each for each in self.codes if each != name])
 
     def _of_runs(self, runs: Array, names: Sequence[str]) -> Grid:

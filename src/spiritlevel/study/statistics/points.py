@@ -20,6 +20,7 @@ else:
         Any  # numpy comes with the extra: nothing here may import it before it is needed
     )
 
+Numbers: TypeAlias = Iterable[float | None]  # one a run; None where it is missing
 MIN_POINTS = 4  # Fisher's z has variance 1/(n − 3): three points leave nothing to estimate it from
 ROUND_OFF = 1e-13  # a spread below this times the largest value is rounding, not variation
 
@@ -49,7 +50,7 @@ class Points:
     excluded: int
 
 
-def finite_points(**columns: Iterable[float | None]) -> Points:
+def finite_points(**columns: Numbers) -> Points:
     """Keep the runs that are finite in every column; None counts as missing.
 
     >>> points = finite_points(values=[1.0, 2.0, None], target=[0.1, float("inf"), 0.3])
@@ -66,15 +67,11 @@ def finite_points(**columns: Iterable[float | None]) -> Points:
         )
     finite = np.all([np.isfinite(array) for array in arrays], axis=0)
     indices = np.flatnonzero(finite)
-    return Points(
-        tuple(array[indices] for array in arrays),
-        indices,
-        len(indices),
-        len(arrays[0]) - len(indices),
-    )
+    kept = tuple(array[indices] for array in arrays)
+    return Points(kept, indices, len(indices), len(arrays[0]) - len(indices))
 
 
-def as_floats(column: Iterable[float | None], name: str) -> Array:
+def as_floats(column: Numbers, name: str) -> Array:
     """One-dimensional float64; None becomes nan, and so do the strings that JSON keeps it as."""
     try:
         numbers = [math.nan if value is None else float(value) for value in column]
@@ -122,8 +119,8 @@ def check_confidence(confidence: float) -> None:
     """Raise unless it is a probability strictly between 0 and 1."""
     if not 0.0 < confidence < 1.0:
         raise SpiritlevelError(
-            f"The 'confidence' argument must lie between 0 and 1. Got {brief(confidence)}. Usual: "
-            "0.95."
+            f"The 'confidence' argument must lie between 0 and 1. Got {brief(confidence)}. "
+            "Usual: 0.95."
         )
 
 

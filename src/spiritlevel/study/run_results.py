@@ -7,8 +7,8 @@ import pathlib
 import traceback
 from collections.abc import Sequence
 
-from ...errors import SpiritlevelError
-from ...results import Measurement, Report
+from ..errors import SpiritlevelError
+from ..results import Measurement, Report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class RunResult:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line."""
+    """The text of an error in one line; of errors that are not ours with their type."""
     text = " ".join(str(error).split())
     return text if isinstance(error, SpiritlevelError) else f"{type(error).__name__}: {text}"
 

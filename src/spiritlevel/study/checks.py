@@ -7,24 +7,22 @@ import inspect
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ... import api
-from ...errors import SpiritlevelError, brief, is_out_of_memory
-from ...training.penalties.registry import check_penalty
-from ..given.checks import check_given
-from ..models.registry import find_factory
-from ..registry import find_task, registered_task
-from ..settings.definition import Study
-from ..settings.run import RunSettings
-from ..settings.task_arguments import read_task
-from .batch_changes import BatchChanges
-from .measuring import options_of
-from .named_code import check_code
-from .networks import build_model, find_start
-from .results import describe
-from .run_data import load_data
-from .steps import make_penalty
+from .. import api
+from ..errors import SpiritlevelError, brief, is_out_of_memory
+from ..training.penalties.registry import check_penalty
+from .existing.studies import check_given
+from .models.registry import find_factory
+from .registry import check_code, find_task, read_task, registered_task
+from .run_results import describe
+from .runs.epochs import BatchChanges
+from .runs.measuring import options_of
+from .runs.networks import build_model, find_start
+from .runs.run_data import RunData, load_data
+from .runs.steps import make_penalty
+from .settings.definition import Study
+from .settings.run import RunSettings
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
 # Interventions that decide which network is built, or which outputs it needs.
@@ -51,7 +49,7 @@ def check(study: Study, *, allow_code: bool = False) -> None:
         for pattern in {*(study.measures or ()), *(study.epoch_measures or ()), *rules}:
             api.cards(pattern)
     looks = {_data_of(run): _look(run) for run in _different(runs, _data_of)}
-    for run in _different(runs, lambda r: _network_of(r) + looks[_data_of(r)].kind):
+    for run in _different(runs, lambda r: _network_of(r) + _kind(looks[_data_of(r)])):
         if ":" in run.model.name:  # a user's factory may take long
             continue
         if run.task is not None:  # how it uses the network is not known here
@@ -71,12 +69,12 @@ def _different(runs: Sequence[RunSettings], key: Callable[[RunSettings], str]) -
 
 
 def _data_of(run: RunSettings) -> str:
-    """All that decides what a run's data look like, apart from random numbers."""
+    """A text of the settings that decide what a run's data look like."""
     return repr([run.data, run.interventions, run.training.dtype])
 
 
 def _network_of(run: RunSettings) -> str:
-    """All that decides which network is built and how it is used, apart from random numbers."""
+    """A text of the settings that decide which network is built and how it is used."""
     changes = [getattr(run.interventions, name) for name in CHANGING]
     layers = [run.measure_options.layers, run.measure_options.head]
     use = [run.training.norm_control, run.training.dtype, run.training.penalty, run.task is None]
@@ -106,43 +104,33 @@ def _check_starts(runs: Sequence[RunSettings]) -> None:
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class Look:
-    """The first samples of a run's data, and the number of classes."""
-
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    num_classes: int
-
-    @property
-    def kind(self) -> str:
-        """A text that is the same for data that the same networks can take."""
-        return f"{self.x[0].shape}, {self.test_x[0].shape}, {self.x.dtype}, {self.num_classes}"
-
-
-def _look(run: RunSettings) -> Look:
-    """Load the data once, and try what is done to every batch."""
+def _look(run: RunSettings) -> RunData:
+    """The first samples of a run's data; what is done to every batch is tried on them."""
     data = load_data(run)
-    change = BatchChanges(
-        run.interventions, num_classes=data.num_classes, generator=torch.Generator()
-    )
     # Copies: a part of a tensor would keep the whole of it in memory.
-    look = Look(
-        data.x[:SAMPLES].clone(),
-        data.y[:SAMPLES].clone(),
-        data.test_x[:SAMPLES].clone(),
-        data.num_classes,
+    look = dataclasses.replace(
+        data,
+        x=data.x[:SAMPLES].clone(),
+        y=data.y[:SAMPLES].clone(),
+        test_x=data.test_x[:SAMPLES].clone(),
+        test_y=data.test_y[:SAMPLES].clone(),
+        validation=None,
     )
     if run.task is None:
-        change(look.x, look.y)
+        classes, generator = data.num_classes, torch.Generator()
+        BatchChanges(run.interventions, num_classes=classes, generator=generator)(look.x, look.y)
     return look
+
+
+def _kind(look: RunData) -> str:
+    """A text that is the same for data that the same networks can take."""
+    return f"{look.x[0].shape}, {look.test_x[0].shape}, {look.x.dtype}, {look.num_classes}"
 
 
 # -- network and data ----------------------------------------------------------------------------
 
 
-def _check_fit(run: RunSettings, model: nn.Module, look: Look) -> None:
+def _check_fit(run: RunSettings, model: nn.Module, look: RunData) -> None:
     """Refuse a network that cannot take the samples, or has too few outputs for the classes."""
     network = f"The study's model {run.model.name!r} with {dict(run.model.arguments)}"
     parameters = inspect.signature(find_factory(run.model.name)).parameters.values()
@@ -189,7 +177,7 @@ def _check_penalty(run: RunSettings, model: nn.Module) -> None:
 # -- measures ------------------------------------------------------------------------------------
 
 
-def _check_layers(run: RunSettings, model: nn.Module, look: Look) -> None:
+def _check_layers(run: RunSettings, model: nn.Module, look: RunData) -> None:
     """Layers and head as `spiritlevel.measure` looks for them, in the network before training."""
     layers, head = run.measure_options.layers, run.measure_options.head
     if not layers and not head:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ... import api
 from ...analysis.landscape.fingerprints import of_tensors
 from ...analysis.performance import performance
 from ...errors import SpiritlevelError
@@ -20,13 +19,13 @@ from ...model.batches import map_tensors
 from ..checkpoints import load_checkpoint
 from ..data.samples import in_batches, load_samples
 from ..models.registry import build
-from ..registry import task
+from ..registry import read_task, task
+from ..run_results import MeasurementRow, RunResult
+from ..runs.measuring import measured_rows
 from ..runs.outcomes import DIVERGED, MEASURED
-from ..runs.results import MeasurementRow, RunResult, rows_of
 from ..runs.run_data import DTYPES, whole_test
 from ..runs.tasks import number_row, task_result
 from ..settings.run import RunSettings
-from ..settings.task_arguments import read_task
 
 TASK = "measure_network"
 IN_PYTHON = "network_in_python"  # the task of networks that no file holds
@@ -34,7 +33,7 @@ Batches = list[tuple[Any, Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class CheckpointTask:
     """What the task of one network is told: files, the fingerprints of what was in them, and how.
 
     Args:
@@ -55,7 +54,7 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
+class MeasuredNetwork:
     """A network in eval mode, with what it is measured on; `initial` is from before training."""
 
     model: nn.Module
@@ -67,7 +66,7 @@ class Subject:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Of all parameters and buffers: equal for equal weights, whatever file they came from."""
+    """A checksum of all parameters and buffers, the same whatever file they came from."""
     state = {key: value for key, value in model.state_dict().items() if isinstance(value, Tensor)}
     return of_tensors(state)
 
@@ -87,10 +86,10 @@ def empty_network(settings: RunSettings) -> nn.Module:
     return model.to(DTYPES[settings.training.dtype]).eval()
 
 
-@task(TASK, arguments=Checkpoint)
+@task(TASK, arguments=CheckpointTask)
 def measure_checkpoint(settings: RunSettings, device: str | torch.device) -> RunResult:
     """Load the weights of one network and measure it."""
-    given = read_task(settings, Checkpoint)
+    given = read_task(settings, CheckpointTask)
     model = empty_network(settings)
     initial = None
     if given.initial:
@@ -98,7 +97,7 @@ def measure_checkpoint(settings: RunSettings, device: str | torch.device) -> Run
         initial = state_of(model)
     _load(model, given.checkpoint, given.weights)
     data, test = load_parts(settings)
-    found = Subject(model.to(device), data, test, initial, given.loss)
+    found = MeasuredNetwork(model.to(device), data, test, initial, given.loss)
     return measured(settings, found, device)
 
 
@@ -111,7 +110,9 @@ def _network_in_python(settings: RunSettings, device: str | torch.device) -> Run
     )
 
 
-def measured(settings: RunSettings, found: Subject, device: str | torch.device) -> RunResult:
+def measured(
+    settings: RunSettings, found: MeasuredNetwork, device: str | torch.device
+) -> RunResult:
     """Loss and accuracy on the data and the test data, then the measures.
 
     A network whose loss or weights are not numbers has no measures, as one that diverged in
@@ -129,7 +130,10 @@ def measured(settings: RunSettings, found: Subject, device: str | torch.device) 
             rows.append(number_row(f"{part}_accuracy", well.accuracy))
         finite = finite and (part == "test" or math.isfinite(well.loss))
     if finite:
-        rows += measures_of(settings, found)
+        options = {} if found.initial is None else {"initial": found.initial}
+        options |= dict(settings.measure_options.options or {})
+        asked = (settings, found.model, found.data, settings.measures, options)
+        rows += measured_rows(*asked, loss=found.loss, **found.arguments)
     result = task_result(
         settings,
         {},
@@ -141,27 +145,9 @@ def measured(settings: RunSettings, found: Subject, device: str | torch.device) 
     return dataclasses.replace(result, measurements=tuple(rows))
 
 
-def measures_of(settings: RunSettings, found: Subject) -> tuple[MeasurementRow, ...]:
-    """The measures that the study asks for, as `spiritlevel.measure` gives them."""
-    asked = settings.measure_options
-    initial = {} if found.initial is None else {"initial": found.initial}
-    report = api.measure(
-        found.model,
-        found.data,
-        loss=found.loss,
-        measures=settings.measures,
-        options=initial | dict(asked.options or {}),
-        seed=settings.seed,
-        distributed=False,
-        **asked.arguments,
-        **found.arguments,
-    )
-    return rows_of(report)
-
-
 def load_parts(settings: RunSettings) -> tuple[Batches, Batches | None]:
     """What is measured on, and the test data where the study names some."""
-    split = read_task(settings, Checkpoint).split
+    split = read_task(settings, CheckpointTask).split
     name, test = settings.data.name, settings.data.test
     size, dtype = settings.measure_options.batch, settings.training.dtype
     data = _batches(name, split, settings.data.samples, size, dtype)
