@@ -4,12 +4,12 @@ import math
 
 import numpy
 import pytest
+from publishing.recorded import SCALES
 from scipy import stats
 
 from spiritlevel.papers import find, names
 from spiritlevel.papers.judging.numbers import mean, plain, share
 from spiritlevel.papers.paper_002.class_separation import FEATURES
-from spiritlevel.papers.publishing.records import SCALES
 from spiritlevel.study import control
 
 SEPARATIONS = [0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0]

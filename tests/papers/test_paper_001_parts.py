@@ -7,10 +7,8 @@ import pytest
 from scipy import stats
 
 from spiritlevel.papers import find
-from spiritlevel.papers.judging.findings import Finding
-from spiritlevel.papers.judging.numbers import IntervalEstimate
-from spiritlevel.papers.judging.post_hoc import with_added
-from spiritlevel.papers.paper_001.mean_correlations import as_correlation
+from spiritlevel.papers.judging.findings import Finding, with_added
+from spiritlevel.papers.judging.numbers import IntervalEstimate, as_correlation
 
 LARGEST, TRACE, GINI = "curvature.lambda_max", "curvature.trace", "softmax.gini"
 JACOBIAN, FREQUENCY = "sensitivity.jacobian", "activity.frequency"

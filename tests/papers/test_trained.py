@@ -3,14 +3,15 @@
 import math
 
 import pytest
+from publishing.recorded import load
 
+from spiritlevel.pages.content import Table
 from spiritlevel.papers import find, names
-from spiritlevel.papers.experiment import Experiment, Outcome, Table
+from spiritlevel.papers.judging.experiment import Experiment, Outcome
 from spiritlevel.papers.judging.findings import VERDICTS, above, verdict
 from spiritlevel.papers.judging.judged import TITLE, judged
 from spiritlevel.papers.judging.numbers import mean
 from spiritlevel.papers.judging.trained import Limit, NotAsked, Trained
-from spiritlevel.papers.publishing.records import load
 
 
 def analyse(rows):
@@ -22,7 +23,12 @@ def analyse(rows):
 def experiment(trained):
     texts = dict.fromkeys(("name", "title", "source", "claim", "rule", "set_up"), "")
     return Experiment(
-        **texts, analyse=analyse, trained=trained, columns=(), scaled_down={}, measures=()
+        **texts,
+        analysis=lambda _, rows: analyse(rows),
+        trained=trained,
+        columns=(),
+        scaled_down={},
+        measures=(),
     )
 
 

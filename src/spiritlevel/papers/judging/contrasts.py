@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from ...pages.content import Cell, Figure, Series, Table
 from ...study.statistics import Correlation
-from ..experiment import Cell, Figure, Row, Series, Table
+from .experiment import Row
 from .numbers import IntervalEstimate, mean
 from .rows import column
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from ..experiment import Cell, Row, Table, titled
+from ...pages.content import Cell, Table
 from .contrasts import Groups, by_seed, difference
+from .experiment import Row, titled
 from .numbers import IntervalEstimate, mean
 
 Pair = tuple[float | None, float | None]  # before and after; None where a run lacks the number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ..experiment import Experiment, Outcome, Row, titled
+from .experiment import Experiment, Outcome, Row, titled
 from .rows import converged
 from .trained import NotAsked, Split, Trained
 

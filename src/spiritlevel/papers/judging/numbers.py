@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from ...pages.content import IntervalEstimate as IntervalEstimate
 from ...pages.content import plain as plain
 
 CONFIDENCE = 0.95
+CUT_OFF = "Intervals of a mean correlation are Student's, cut off at -1 and 1."
 
 
 def mean(values: Iterable[float | None]) -> IntervalEstimate:
@@ -45,3 +47,16 @@ def share(flags: Iterable[bool]) -> IntervalEstimate:
     middle = (p + square / (2 * n)) / (1 + square / n)
     half = math.sqrt(square * (p * (1 - p) / n + square / (4 * n * n))) / (1 + square / n)
     return IntervalEstimate(p, max(0.0, middle - half), min(1.0, middle + half), n)
+
+
+def as_correlation(average: IntervalEstimate) -> IntervalEstimate:
+    """The mean with its interval cut off at -1 and 1.
+
+    Fisher's z would be infinite for a run with a correlation of 1. Cutting off changes no
+    comparison with a level between -1 and 1.
+
+    >>> print(as_correlation(IntervalEstimate(0.95, 0.8, 1.1, 3)))
+    0.95 [0.8, 1]
+    """
+    low, high = (min(max(end, -1.0), 1.0) for end in (average.low, average.high))
+    return dataclasses.replace(average, low=low, high=high)

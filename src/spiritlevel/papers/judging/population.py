@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from ...measures import names
 from ...measures.confounders import IN_PAPERS, factors_held_fixed
+from ...pages.content import Cell, Figure, Table
 from ...study.statistics import Correlation, pearson, spearman
-from ..experiment import Cell, Figure, Row, Table, titled
+from .experiment import Row, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
 from .rows import column
@@ -23,7 +24,6 @@ from .settings import (
 )
 
 GAP = "gap"
-REACHED = ("train_accuracy", "test_accuracy", "error_gap", GAP)  # how far training went
 FEW = 10  # networks, below which a correlation says nothing
 CONFOUNDERS = IN_PAPERS
 

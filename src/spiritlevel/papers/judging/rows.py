@@ -9,7 +9,7 @@ from ...errors import SpiritlevelError
 from ...measures import names
 from ...study.runs.outcomes import DIVERGED
 from ...study.settings.definition import Study
-from ..experiment import Experiment, Row
+from .experiment import Experiment, Row
 from .scope import scoped
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...study.settings.definition import Study
-from ..library_studies import library_study
 from .findings import VERDICTS, Agreement
+from .library_studies import library_study
 
 PAPER = "paper"  # the preset that follows the paper
 ENOUGH = 0.5  # of the paper's images

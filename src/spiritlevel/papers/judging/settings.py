@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from ...pages.content import Cell, Series, Table
 from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.correlations import Kind
 from ...study.statistics.shared import groups_that_share, widest
-from ..experiment import Cell, Row, Series, Table, titled
+from .experiment import Row, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
 from .rows import column

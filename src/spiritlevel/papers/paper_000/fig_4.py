@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ..experiment import Cell, Experiment, Figure, Outcome, Panels, Row, Series, Table
+from ...pages.content import Cell, Figure, Panels, Series, Table
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import verdict
 from ..judging.numbers import plain
 from ..judging.population import GAP, finite_rows
 from ..judging.rows import column
-from . import table_3
 from .flatness_panels import FLATNESS
 from .optimizers import ADAMW, HEAD, SGD, Way, optimizers_compared, rates_compared
 from .ways import by_way
@@ -19,7 +19,7 @@ ERROR_GAP = "error_gap"
 SHOWN = {HEAD: FLATNESS, GAP: "gap of the losses", ERROR_GAP: "gap of the accuracies"}
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """SGD against AdamW at the same rate, and what a larger rate does to each."""
     ways = by_way(finite_rows(rows, HEAD))
     findings = [*optimizers_compared(ways), *rates_compared(ways)]
@@ -78,33 +78,3 @@ def _conclusion(ways: dict[Way, list[Row]]) -> str:
                 f"{plain(gap, 3)} over {len(group)} networks"
             )
     return f"{'; '.join(parts)}." if parts else "No network of either optimizer has a flatness."
-
-
-EXPERIMENT = Experiment(
-    name="000-fig-4",
-    title="optimizer and learning rate, flatness of the head and the gap",
-    source="Fig. 4",
-    claim=(
-        "SGD ends flatter and with a smaller gap than AdamW at every rate; a larger rate makes SGD "
-        "flatter and AdamW sharper."
-    ),
-    analyse=analyse,
-    trained=table_3.EXPERIMENT.trained,
-    columns=("outcome", "variant", "batch_size", "seed", "train_loss", GAP, ERROR_GAP, HEAD),
-    rule=(
-        "with the same batch size, weight decay and seed SGD has a smaller flatness than AdamW at "
-        "each rate that both have, and a smaller gap, and the rank correlation of the rate with "
-        "flatness lies below 0 for SGD and above 0 for AdamW, each with its whole 95 % interval. "
-        "Partly, if one of the three is so. Written down after the runs; that weight decay must be "
-        "the same came later."
-    ),
-    set_up=(
-        "The networks of 000-table-3. The paper draws boxes, whose numbers are not in the text we "
-        "have; here the marks are medians and the bars go from the lower to the upper quartile. "
-        "Its words on SGD at larger rates are in its last paragraph on the figure."
-    ),
-    scaled_down=table_3.EXPERIMENT.scaled_down,
-    measures=(HEAD,),
-    settings=table_3.SETTINGS,
-    rows_of=table_3.NAME,
-)

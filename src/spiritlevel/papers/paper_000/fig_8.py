@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...pages.content import Cell, Panels, Table
 from ...study.statistics import regression
-from ..experiment import Cell, Experiment, Outcome, Panels, Row, Table
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.factors import factor
 from ..judging.findings import NOT_YET, Finding, above, estimate, every, fact, verdict
 from ..judging.numbers import IntervalEstimate, plain
-from ..judging.population import CONFOUNDERS, GAP
+from ..judging.population import GAP
 from ..judging.rows import column
-from . import table_5
 from .flatness_panels import drawn, flatness_density, marks
 from .optimizers import ADAMW, HEAD, SGD
 
-NETWORKS = table_5.OURS
+NETWORKS = {"vgg16": "VGG-16", "densenet121": "DenseNet"}  # the scale says how deep
 ORDERS = 100.0  # "several orders of magnitude": at least two
 VGG = "vgg16"
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """For each network: the correlation with log flatness, its range, and AdamW against SGD."""
     groups = {name: drawn([r for r in rows if r["variant"] == name], GAP) for name in NETWORKS}
     lines = {
@@ -113,36 +113,3 @@ def _figure(groups: dict[str, list[Row]]) -> Panels:
         ],
         columns=3,
     )
-
-
-EXPERIMENT = Experiment(
-    name="000-fig-8",
-    title="flatness and gap of VGG-16 and DenseNet, plainly, by logarithms and as a density",
-    source="Fig. 8",
-    claim=(
-        "In VGG-16 and DenseNet-121 too, the gap rises with the logarithm of relative flatness, "
-        "which spans several orders of magnitude; AdamW's VGG-16 lie in sharper regions than SGD's."
-    ),
-    analyse=analyse,
-    trained=table_5.EXPERIMENT.trained,
-    columns=(
-        *("outcome", "variant", "optimizer", "lr", "batch_size", "seed", GAP),
-        *(*CONFOUNDERS, HEAD),
-    ),
-    rule=(
-        "in both networks the 95 % interval of Pearson's correlation of the gap with the logarithm "
-        f"of flatness lies above 0 and flatness spans a factor of {ORDERS:g}, and in VGG-16 "
-        "AdamW's flatness over SGD's (same rate, batch size and seed) lies above 1 with its whole "
-        "interval. Partly, if one of the three is so. Written down after the first runs, which "
-        "were not trained."
-    ),
-    set_up=(
-        "The networks of 000-table-5. The paper's figure has a row for each network: the gap over "
-        "flatness, the same on a logarithmic axis, and a kernel density of flatness; here the "
-        "density is one of its logarithm (Scott's bandwidth). The row for ResNet-18 stands in "
-        "000-fig-3. The paper prints no number for this figure beside those of its Table 5."
-    ),
-    scaled_down=table_5.EXPERIMENT.scaled_down,
-    measures=(HEAD,),
-    rows_of=table_5.EXPERIMENT.name,
-)

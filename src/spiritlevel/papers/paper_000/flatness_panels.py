@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ...math.kde import GaussianMixture, scott
-from ..experiment import Figure, Row, Series
+from ...pages.content import Figure, Series
+from ..judging.experiment import Row
 from ..judging.rows import column
 from .optimizers import HEAD
 

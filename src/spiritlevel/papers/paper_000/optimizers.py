@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...study.statistics import spearman
-from ..experiment import Row
+from ..judging.experiment import Row
 from ..judging.factors import factor
 from ..judging.findings import Finding, above, below, every
 from ..judging.numbers import mean

@@ -7,16 +7,16 @@ import statistics
 from collections.abc import Sequence
 
 from ...math.student import t_quantile
+from ...pages.content import Table
 from ...study.statistics import Correlation, Regression, regression, spearman
-from ..experiment import Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import group_points
+from ..judging.experiment import Experiment, Outcome, Row, titled
 from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import CONFIDENCE, IntervalEstimate, mean, plain
 from ..judging.population import (
     CONFOUNDERS,
     FEW,
     GAP,
-    REACHED,
     correlations,
     finite_rows,
     measured,
@@ -31,12 +31,9 @@ from ..judging.settings import (
     over_settings,
     partial_over_settings,
 )
-from ..judging.trained import LEARNED_LOSS, Limit, Trained
-from ..scale_text import ScaleTexts
 from .optimizers import HEAD, Way
-from .ways import STUDY, by_way
+from .ways import by_way
 
-NAME = STUDY
 ERROR_GAP, ACCURACY = "error_gap", "train_accuracy"
 FITTED = 0.99  # training accuracy from which on a network has little left to learn
 OTHERS = ("head.trace", "curvature.trace", "relative.kappa", "norms.weight")
@@ -56,7 +53,7 @@ PAPER = {
 SETTINGS = ("variant", "batch_size", "weight_decay")
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Both correlations of the head's relative flatness with the gap, beside the paper's."""
     shown = measured(rows, (HEAD, *OTHERS))
     table, _ = correlations(rows, shown, SETTINGS)
@@ -204,88 +201,3 @@ def _apart(groups: dict[str, list[Row]]) -> str:
         f"{within.n} of them. This was examined after "
         "the runs and is not judged. "
     )
-
-
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="flatness of the head and the gap over many networks",
-    source="Table 3, Fig. 3 (a)",
-    claim=(
-        "Over 84 ResNet-18 of different optimizers, learning rates and batch sizes, relative "
-        "flatness of the convolutional head correlates with the generalization gap."
-    ),
-    analyse=analyse,
-    trained=Trained(
-        (Limit("train_loss", at_most=LEARNED_LOSS),),
-        "The paper selects none of its networks, but all of them were trained to the end.",
-        needed=FEW,
-    ),
-    columns=("outcome", "variant", "batch_size", "seed", *REACHED, *CONFOUNDERS, HEAD),
-    rule=(
-        "the 95 % intervals (over settings) of both Pearson's and Spearman's correlation with the "
-        "gap of the losses lie above 0. Partly, if one does."
-    ),
-    set_up=(
-        "ResNet-18 with a 1×1 convolution and global average pooling as its head, on CIFAR-10, "
-        "by SGD with momentum and AdamW at several learning rates, batch sizes and seeds. The "
-        "paper starts from weights trained on ImageNet and trains for 30 epochs. It names the "
-        "rates 0.005 and 0.01, batches of 64 and 128 and the number of networks; the grid of each "
-        "preset, momentum 0.9 and no weight decay are our choice. The powers of ten of the slope "
-        "and its p are illegible in the text we have: those we give follow from its standard "
-        "error, Pearson's correlation and 84 networks. Our numbers beside them are of the gap of "
-        "the losses. Figs. 3 (b) and 4 have pages of their own, on the same networks: 000-fig-3 "
-        "and 000-fig-4."
-    ),
-    scaled_down=ScaleTexts(
-        "000-table-3",
-        {
-            "": (
-                "Width {model.width} instead of 64, {data.samples} images instead of 50,000, "
-                "{training.epochs} epochs instead of 30, random initial weights instead of "
-                "ImageNet's. {variants[sgd*].lr:count} rates for each optimizer (SGD "
-                "{variants[sgd*].lr}, AdamW {variants[adamw*].lr}), batches of "
-                "{grid.batch_size}, {seeds} seed: {runs} networks. Measured on "
-                "{measure_options.samples} of the training images."
-            ),
-            "quick": (
-                "Width {model.width}, {data.samples} images, {training.epochs} epochs, SGD at "
-                "{variants[sgd*].lr} and AdamW at {variants[adamw*].lr}, batches of "
-                "{grid.batch_size}, {seeds} seed, random initial weights: a trial."
-            ),
-            "paper": (
-                "{variants[sgd*].lr:count} learning rates from {variants[sgd*].lr:to} for each "
-                "optimizer, batches of {grid.batch_size}, {seeds} seeds: our reading of the "
-                "paper, which names two of the rates. Random initial weights instead of "
-                "ImageNet's; measured on {measure_options.samples} of the {data.samples} "
-                "training images."
-            ),
-            "h200": (
-                "Width {model.width} instead of 64, {data.samples} images instead of 50,000 and "
-                "{training.epochs} epochs instead of 30, to fit {runs} networks with the whole "
-                "catalogue into half an hour of an H200. Random initial weights instead of "
-                "ImageNet's, without weight decay. The rates are our choice, "
-                "{variants[sgd*].lr:count} for each optimizer (SGD {variants[sgd*].lr}, AdamW "
-                "{variants[adamw*].lr}), with batches of {grid.batch_size} and {seeds} seeds. "
-                "Measured on {measure_options.samples} of the training images."
-            ),
-            "h200-imagenet": (
-                "EfficientNet-Lite0 with ImageNet weights instead of ResNet-18, at {model.size} "
-                "pixels, {data.samples} images instead of 50,000 and {training.epochs} epochs "
-                "instead of 30. Rates of {variants[sgd*].lr} for both optimizers, batches of "
-                "{grid.batch_size}, weight decay of {grid.weight_decay}, {seeds} seeds; the rate "
-                "falls to 0. Only the head is measured, on all training images."
-            ),
-            "h200-cifar100": (
-                "Width {model.width} instead of 64, from weights trained on 20,000 images of "
-                "CIFAR-100 instead of ImageNet's, {data.samples} images instead of 50,000 and "
-                "{training.epochs} epochs instead of 30. Rates of {variants[sgd*].lr} for both "
-                "optimizers, batches of {grid.batch_size} instead of 64 and 128, {seeds} seeds. "
-                "Only the head is measured, on all training images."
-            ),
-        },
-    ),
-    catalogue=True,
-    measures=(HEAD, *OTHERS),
-    paper_values=PAPER,
-    settings=SETTINGS,
-)

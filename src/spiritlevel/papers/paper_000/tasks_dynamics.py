@@ -18,7 +18,7 @@ from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.task_arguments import NoArguments, read_task
 from ...study.statistics import spearman
-from ..experiment import Row
+from ..judging.experiment import Row
 
 KAPPA = "head.kappa"
 SHARES = (0, 5, 10, 25, 50, 75, 100)  # of the epochs, in %

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Row
-from ..library_studies import library_study
+from ..judging.experiment import Row
+from ..judging.library_studies import library_study
 from .optimizers import ADAMW, SGD, Way
 
 STUDY = "000-table-3"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ...pages.content import Cell, Figure, Series, Table
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import fact, verdict
 from ..judging.numbers import IntervalEstimate, mean, plain
 from ..judging.rows import column, grouped
-from ..judging.trained import Limit, Trained
-from ..scale_text import ScaleTexts
 from .tasks_scaling import ALL, PAIR, PLAIN, TEST, TRAIN
 
 NETWORK = "model"
@@ -40,7 +39,7 @@ LARGER = 10.0  # the eigenvalue must grow at least this much in every network
 ROUNDING = 0.001  # a smaller change of an accuracy is rounding: times ten is not exact
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Compare each network with its scaled copy, so every run is its own control."""
     table: list[list[Cell]] = []
     lines: list[Series] = []
@@ -201,75 +200,3 @@ def _papers_network(factors: Sequence[float]) -> str:
             f"network: the largest there is {max(factors):.3g}. VGG-small is not in its figure."
         )
     return f"ResNet-18, the paper's network, comes to the paper's factor of {PAPER_FACTOR:.3g}."
-
-
-EXPERIMENT = Experiment(
-    name="001-fig-1",
-    title="weights times ten",
-    source="Fig. 1",
-    claim=(
-        "When all weights of a trained network are multiplied by ten, training and test accuracy "
-        "do not change while the largest eigenvalue of the Hessian grows by orders of "
-        "magnitude."
-    ),
-    analyse=analyse,
-    trained=Trained(
-        (Limit("task.train_accuracy/plain", at_least=0.9, name="training accuracy"),),
-        "The paper's network has 0.903.",
-        by="model",
-    ),
-    columns=(
-        NETWORK,
-        "seed",
-        *(f"{m}/{v}" for v in (PLAIN, ALL, PAIR) for m in (TRAIN, TEST, *MEASURES)),
-    ),
-    rule=(
-        f"in every run no accuracy changes by more than {ROUNDING:g} and the largest "
-        f"eigenvalue grows at least {LARGER:g}-fold, for both networks. Partly, if for one of "
-        "them. (The rule first required exactly the same accuracies. The margin was added after "
-        "the runs on a GPU, where rounding changed a few answers in 20,000.)"
-    ),
-    set_up=(
-        "ResNet-18 and VGG-small, SGD with learning rate 0.01 and momentum 0.9. Then all weights "
-        "are multiplied by ten. Biases are scaled like what they are added to, and the running "
-        "statistics of BatchNorm like what they describe, so that decisions stay the same; outputs "
-        "grow by 10² in ResNet-18 and by 10⁵ in VGG-small. The paper does not say how it treats "
-        "biases and statistics. As a third version the first layer of VGG-small is multiplied by "
-        "ten and the second divided by ten, which does not change the function."
-    ),
-    scaled_down=ScaleTexts(
-        "001-fig-1",
-        {
-            "": (
-                "MNIST instead of CIFAR-10, {data.samples} training images instead of 50,000, a "
-                "width of {model.width} instead of 64, {training.epochs} epochs instead of 10 "
-                "with batches of {training.batch_size}, measured on {measure_options.samples} "
-                "of the training images; VGG-small was added, and there are {seeds} seeds "
-                "instead of one."
-            ),
-            "quick": (
-                "Only VGG-small, on {data.samples} images of MNIST, {training.epochs} epochs, "
-                "{seeds} seeds."
-            ),
-            "h200": (
-                "{data.samples} training images instead of 50,000, measured on "
-                "{measure_options.samples} of them; VGG-small was added, and there are {seeds} "
-                "seeds instead of one."
-            ),
-            "h200-trained": (
-                "{data.samples} normalized training images instead of 50,000, trained to an "
-                "accuracy of "
-                "{stop.train_accuracy} on them, measured on {measure_options.samples}; VGG-small "
-                "was "
-                "added, and there are {seeds} seeds instead of one."
-            ),
-            "paper": (
-                "Measured on {measure_options.samples} of the training images; VGG-small and "
-                "more seeds were added."
-            ),
-        },
-    ),
-    measures=MEASURES,
-    paper_values=dict(zip(TITLES, (0.9029, 0.7877, *PAPER_LARGEST, PAPER_FACTOR), strict=True)),
-    paper_runs=1,
-)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Cell, Experiment, Outcome, Row, Series
+from ...pages.content import Cell, Series
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import verdict
+from ..judging.numbers import as_correlation
 from ..judging.rows import grouped
-from ..judging.trained import Limit, Trained
-from ..scale_text import ScaleTexts
-from . import mean_correlations
-from .tasks_points import SIGNAL, TRAIN
+from .tasks_points import SIGNAL
 from .trends import (
     ALIKE,
-    COLUMNS,
     FREQUENCY,
-    MEASURES,
-    POINTS,
     TRACE,
     same_trend,
     together,
@@ -29,7 +25,7 @@ from .trends import (
 RATE = "lr"
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Rank correlations along each run: of the trace with the signal, and with the activity."""
     table: list[list[Cell]] = []
     lines: list[Series] = []
@@ -38,8 +34,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
         table += trend_rows([rate], group)
         lines += trend_lines(f"rate {rate:g}: ", group)
         signal, activity = (
-            mean_correlations.as_correlation(together(group, TRACE, name))
-            for name in (SIGNAL, FREQUENCY)
+            as_correlation(together(group, TRACE, name)) for name in (SIGNAL, FREQUENCY)
         )
         findings += [
             same_trend(f"learning rate {rate:g}: trace and {title} show the same trend", each)
@@ -59,55 +54,3 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             f"{ALIKE:g} counts as the same trend."
         ),
     )
-
-
-EXPERIMENT = Experiment(
-    name="001-fig-7",
-    title="a perceptron in its first epoch",
-    source="Fig. 7",
-    claim=(
-        "In one epoch of a perceptron on MNIST, the Hessian trace, the gradient with which "
-        "backpropagation starts and the activation frequency show nearly the same trend."
-    ),
-    analyse=analyse,
-    trained=Trained(
-        (Limit(f"{TRAIN}/{POINTS}", at_least=0.8, name="training accuracy at the end"),),
-        "A perceptron on MNIST reaches more than that in one epoch if it learns.",
-        by="lr",
-    ),
-    columns=(RATE, "seed", *COLUMNS),
-    rule=(
-        "for both learning rates, the rank correlation of the trace along a run, with the norm of "
-        "the first gradient and with the activation frequency, is on average over runs at least "
-        f"{ALIKE:g} and its 95 % interval lies above 0. Partly, if some of the four are."
-    ),
-    set_up=(
-        "A perceptron with one hidden layer of 128 and ReLU, one epoch of SGD without momentum at "
-        "learning rates 0.01 and 0.1 in batches of 64; the paper does not give their size. "
-        "Measured 12 times, after equal numbers of batches. The first gradient is the mean of ‖p − "
-        f"y‖. {mean_correlations.HOW}"
-    ),
-    scaled_down=ScaleTexts(
-        "001-fig-7",
-        {
-            "": (
-                "Measured on {measure_options.samples} of the 60,000 training images; {seeds} "
-                "seeds instead of one."
-            ),
-            "quick": (
-                "{data.samples} training images, measured on {measure_options.samples}, {seeds} "
-                "seeds: a trial."
-            ),
-            "h200": (
-                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
-                "instead of one."
-            ),
-            "paper": (
-                "Measured on {measure_options.samples} of the training images; {seeds} seeds "
-                "instead of one."
-            ),
-        },
-    ),
-    measures=MEASURES,
-    paper_runs=2,
-)

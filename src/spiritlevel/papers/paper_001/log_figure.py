@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ..experiment import Figure, Series
+from ...pages.content import Figure, Series
 
 
 def log_figure(x_label: str, y_label: str, lines: Sequence[Series]) -> Figure:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ...pages.content import Cell, Figure, Series, Table
 from ...study.statistics import spearman
-from ..experiment import Cell, Figure, Row, Series, Table
 from ..judging.contrasts import line
+from ..judging.experiment import Row
 from ..judging.findings import Finding, Result
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
-from .tasks_points import SIGNAL, STEP, TEST, TRAIN, at_points, steps_at
+from .tasks_points import SIGNAL, TEST, TRAIN, at_points, steps_at
 
 TRACE, FREQUENCY = "curvature.trace", "activity.frequency"
 POINTS = 12
 ALIKE = 0.7  # from this mean rank correlation on, trends count as nearly the same
 MEASURES = (TRACE, FREQUENCY)
 SHOWN = (TRAIN, TEST, TRACE, SIGNAL, FREQUENCY)
-COLUMNS = tuple(f"{name}/{p}" for p in range(1, POINTS + 1) for name in (STEP, *SHOWN))
 
 
 def together(rows: Sequence[Row], one: str, other: str) -> IntervalEstimate:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...pages.content import Cell, Figure, Series, Table
 from ...study.statistics import Correlation, partial_correlation, pearson, spearman
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import Agreement, Finding, Result, above, estimate, missed, unmoved
 from ..judging.rows import column, grouped
-from ..judging.trained import NotAsked
-from ..scale_text import ScaleTexts
 
 CLASSIFIER, SEPARATION = "task.classifier", "task.separation"
 KAPPA, GAP = "relative.kappa", "gap"
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Correlations over data sets of one separation; three checks for each classifier."""
     table: list[list[Cell]] = []
     every: dict[str, dict[float, Correlation]] = {}
@@ -109,50 +108,3 @@ def _conclusion(
         for classifier, of_one in by_classifier.items()
     ]
     return f"The correlation {verbs[agrees]} with the class separation: {', '.join(said)}."
-
-
-EXPERIMENT = Experiment(
-    name="002-fig-3",
-    title="class separation and the correlation of relative flatness with the gap",
-    source="Fig. 3",
-    claim=(
-        "The further apart the classes lie in feature space, that is, the more constant the labels "
-        "are around each sample, the more strongly relative flatness correlates with the "
-        "generalization gap; where labels are not locally constant there is no correlation."
-    ),
-    analyse=analyse,
-    trained=NotAsked("Linear classifiers are fitted to the end; the training loss is theirs."),
-    columns=(CLASSIFIER, SEPARATION, "seed", KAPPA, "train_loss", GAP),
-    rule=(
-        "for both classifiers, the correlation rises with the separation (Spearman over the "
-        "separations above 0, p < 0.05), its 95 % interval contains 0 at the smallest separation "
-        "and lies above 0 at the largest. Partly, if it rises for at least one of them."
-    ),
-    set_up=(
-        "Each data set: four Gaussian clouds in ten features, two clouds per class, drawn anew; "
-        "500 training points; a linear classifier fitted to them; and in front of it a random "
-        "four-layer network that is inverted to find the inputs. κ is that of the linear layer. "
-        "The gap is the loss on 200,000 fresh points of the same clouds minus the loss on the 500."
-    ),
-    scaled_down=ScaleTexts(
-        "002-fig-3",
-        {
-            "": (
-                "Nothing is scaled down: {seeds} data sets of 500 points for each separation. "
-                "The paper's appendix is not part of the text we have; the clouds and the ridge "
-                "classifier with squared loss follow the authors' published code, and a "
-                "logistic classifier was added. The random network consists of square "
-                "orthogonal layers with leaky ReLUs, so that it can be inverted exactly. The "
-                "separation is half the edge of the cube at whose corners the clouds lie; the "
-                "paper speaks of an average correlation and does not say over what. It prints "
-                "no numbers for this figure."
-            ),
-            "quick": (
-                "{seeds} data sets for each of {grid.task.separation:count} separations instead "
-                "of 100 for each of 8."
-            ),
-            "paper": "Nothing is scaled down: the same as without a preset.",
-        },
-    ),
-    measures=(KAPPA,),
-)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...pages.content import Cell, Figure, Series, Table
 from ...study.statistics import spearman
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import Finding, Result, fact, verdict
 from ..judging.numbers import IntervalEstimate, mean, share
 from ..judging.rows import column, grouped
-from ..judging.trained import NotAsked
-from ..scale_text import ScaleTexts
 from .class_separation import FEATURES
 
 SEPARATION = "task.separation"
@@ -20,7 +19,7 @@ COVERED = 0.95  # share of data sets whose gap must lie below the bound
 TIGHT = 3.0  # the mean bound may be this many times the mean gap
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Gap and bounds by separation; the bound with the authors' δ is judged."""
     table: list[list[Cell]] = []
     gaps: dict[float, IntervalEstimate] = {}
@@ -136,47 +135,3 @@ def _conclusion(covers: bool, tight: bool, falls: Result, least: float, ratios: 
         f"{'is' if tight else 'is not'} tight (its mean is {min(ratios):.2g} to {max(ratios):.2g} "
         f"times the mean gap) and {moves} as the classes move apart."
     )
-
-
-EXPERIMENT = Experiment(
-    name="002-fig-4",
-    title="an approximate generalization bound from flatness and a kernel density",
-    source="Fig. 4",
-    claim=(
-        "Relative flatness plus an approximation of representativeness by kernel density "
-        "estimation bounds the generalization gap tightly, and the bound falls as the classes "
-        "become easier to tell apart."
-    ),
-    analyse=analyse,
-    trained=NotAsked("Linear classifiers are fitted to the end; the training loss is theirs."),
-    columns=(SEPARATION, "seed", "num_train", "gap", KAPPA, MISS),
-    rule=(
-        f"the approximate bound with δ = {DELTA} lies above the gap in at least {COVERED:.0%} of "
-        f"the data sets at every separation, its mean is at most {TIGHT:g} times the mean gap at "
-        "every separation, and it falls with the separation (Spearman below 0, p < 0.05, intervals "
-        "of the two ends apart). Partly, if one of the three holds."
-    ),
-    set_up=(
-        "The data sets of 002-fig-3 with the ridge classifier. The approximate bound is δ²κ/2m for "
-        "m features plus bound.representativeness, which splits the 500 points into halves at "
-        "random, 25 times, and compares the loss of one half with that of a kernel density around "
-        "the other. The table also shows the bound with the theorem's δ = |S|^(−1/(4+m))."
-    ),
-    scaled_down=ScaleTexts(
-        "002-fig-4",
-        {
-            "": (
-                "Nothing is scaled down: {seeds} data sets of 500 points for each separation. "
-                "The paper's appendix is not part of the text we have; δ is that of the "
-                "authors' published code, but the density here has one bandwidth, the most "
-                "likely one, and splits in halves. The paper prints no numbers for this figure."
-            ),
-            "quick": (
-                "{seeds} data sets for each of {grid.task.separation:count} separations instead "
-                "of 100 for each of 8."
-            ),
-            "paper": "Nothing is scaled down: the same as without a preset.",
-        },
-    ),
-    measures=(KAPPA, MISS),
-)

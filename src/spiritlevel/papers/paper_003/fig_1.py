@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ...pages.content import Cell, Figure, Panels, Series, Table
 from ...study.statistics import Correlation, spearman
-from ..experiment import Cell, Experiment, Figure, Outcome, Panels, Row, Series, Table
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import Agreement, Finding, above, estimate, fact, missed, verdict
-from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, scatter, why
+from ..judging.population import CONFOUNDERS, GAP, scatter, why
 from ..judging.rows import column
 from ..judging.settings import (
     levels_of,
@@ -17,8 +18,6 @@ from ..judging.settings import (
     partial_over_settings,
     settings_of,
 )
-from ..judging.trained import LEARNED_LOSS, Limit, Trained
-from ..scale_text import ScaleTexts
 from .rescaling import LAYERS, NEURONS
 from .tasks_networks import CHANGE
 
@@ -43,7 +42,7 @@ PAPER = 0.91
 BESIDE = "correlation of κ_τ^5 with the gap (here Spearman's; the paper does not say which)"
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Rank correlations with the gap before and after the same networks are rescaled."""
     gap = column(rows, GAP)
     ranks = {
@@ -145,95 +144,3 @@ def _rescaled(rows: Sequence[Row]) -> Figure:
         points=True,
         title="As trained, and with layers rescaled",
     )
-
-
-EXPERIMENT = Experiment(
-    name="003-fig-1",
-    title="minima of LeNet-5, as trained and rescaled",
-    source="Figs. 1 and 2",
-    claim=(
-        "Over many minima of LeNet-5 on CIFAR-10, κ and κ_τ of the last layer correlate strongly "
-        "with the generalization gap and keep doing so when layers are rescaled at random, while "
-        "the largest eigenvalue and the trace without the weight norm lose their correlation."
-    ),
-    analyse=analyse,
-    trained=Trained(
-        (Limit("train_loss", at_most=LEARNED_LOSS),),
-        "The claim is about minima.",
-        needed=FEW,
-    ),
-    columns=(
-        *("outcome", "seed", *REACHED, *CONFOUNDERS),
-        *(f"{CHANGE}/{LAYERS}", f"{CHANGE}/{NEURONS}"),
-        *(name + version for name in WORDS for version in VERSIONS),
-    ),
-    rule=(
-        "for κ^5 and for κ_τ^5 alike the 95 % interval (over settings) of Spearman's correlation "
-        "with the gap lies above 0, the rescaling of layers changes that correlation by at most "
-        f"{SAME:g}, and the correlation of the same measure without the weight norm is then less "
-        "than half as large. "
-        "Partly, if at least one of the two correlates and something else fails. "
-        f"Networks with a training loss above {LEARNED_LOSS:g} are left out. (At first the "
-        "interval was over networks; this was corrected after the first runs, since networks of "
-        "one setting are not independent.)"
-    ),
-    set_up=(
-        "In the paper: LeNet-5 on CIFAR-10 by SGD from four initializations, at batch sizes from 4 "
-        "to 512 with learning rates from 0.001 to 0.1, roughly in proportion, 9 times each; what "
-        "was done here is described below. Each network is then rescaled: every layer but the "
-        "last is multiplied by a random factor between 5 and 25 and the next one divided by it; "
-        "and, not in the paper, so is every single neuron. The paper calls l = 5 the last hidden "
-        "layer; we read it as the fifth of five layers with weights, the one that reads the last "
-        "hidden layer. The gap is test loss minus training loss per sample."
-    ),
-    scaled_down=ScaleTexts(
-        "003-fig-1",
-        {
-            "": (
-                "{data.samples} training images instead of 50,000, batches of "
-                "{variants.batch_size} instead of 4 to 512 with momentum {training.momentum}, "
-                "{seeds} seeds instead of 9; {grid.model.init:count} of the four "
-                "initializations, because the fourth, normal with variance 0.1, did not learn "
-                "at these rates in a trial; so {runs} networks instead of 144. Training ends at "
-                "a loss of {stop.train_loss} or after {training.epochs} epochs; measured on "
-                "{measure_options.samples} of the training images."
-            ),
-            "quick": (
-                "{data.samples} training images, {grid.model.init:count} initializations, "
-                "{variants.batch_size:count} batch size, {seeds} seeds: a trial."
-            ),
-            "h200": (
-                "The networks of 002-fig-5 with its preset h200, which has to be run first: "
-                "{data.samples} training images instead of 50,000, SGD and Adam at several "
-                "rates instead of SGD, batches of {grid.batch_size}, one initialization instead "
-                "of four, {seeds} seeds; measured on {measure_options.samples} of the training "
-                "images."
-            ),
-            "paper-rates": (
-                "{data.samples} training images instead of 50,000. Batches of "
-                "{variants.batch_size} with rates of {variants.lr}, as in the paper, without its "
-                "batches of 4; {grid.model.init:count} of the four initializations, because the "
-                "fourth, normal with variance 0.1, learned at none of these rates in an earlier "
-                "series; {seeds} seeds: {runs} networks instead of 144. Training ends when the "
-                "gradient of the last layer is small, or after {training.epochs} epochs; measured "
-                "on all training images, the last layer alone."
-            ),
-            "h200-full": (
-                "Batches of {variants.batch_size} with rates of {variants.lr}, as in the paper, "
-                "without its batches of 4; {grid.model.init:count} of the four initializations, "
-                "because the fourth, normal with variance 0.1, learned at none of these rates in "
-                "an earlier series; {seeds} seeds: {runs} networks instead of 144. Training ends "
-                "when the gradient of the last layer is small, or after {training.epochs} epochs; "
-                "measured on all training images, the last layer alone."
-            ),
-            "paper": (
-                "Training ends at a loss of {stop.train_loss}, because the paper says only that "
-                "it went on until convergence; measured on {measure_options.samples} of the "
-                "training images."
-            ),
-        },
-    ),
-    settings=SETTINGS,
-    measures=("scaled.lambda_max", "scaled.trace", "relative.kappa", "neuron.rho_sum"),
-    paper_values={BESIDE: PAPER},
-)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ...pages.content import Cell, Figure, Series, Table
 from ..judging.contrasts import difference
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import NOT_YET, Finding, Result, fact, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.numbers import plain as shown
 from ..judging.rows import column, grouped
-from ..judging.trained import Limit, Trained
-from ..scale_text import ScaleTexts
 from .tasks_flatness_penalty import BEST, FLATNESS, SECONDS
 
 WEIGHT, FINAL = "task.weight", "test_accuracy"
@@ -30,7 +28,7 @@ PAPER = {  # λ: final accuracy, best accuracy, average flatness, seconds
 COLUMNS = ("final accuracy", "best accuracy", "average flatness", "time over λ = 0")
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Does flatness fall with λ, and is the accuracy kept at the recommended weight?"""
     groups = grouped(rows, WEIGHT)
     plain = groups.get(0.0, [])
@@ -97,16 +95,6 @@ def _conclusion(falls: bool | None, change: IntervalEstimate, cost: IntervalEsti
     return f"{text[0].upper()}{text[1:]}."
 
 
-def accurate(asked: Callable[[Row], bool], of: str) -> Trained:
-    """Networks without a penalty come near the accuracy of the paper's."""
-    return Trained(
-        (Limit(FINAL, at_least=0.25),),
-        "The paper's network has 0.263 without a penalty.",
-        asked=asked,
-        of=of,
-    )
-
-
 def _line(x: list[float], estimates: list[IntervalEstimate]) -> Series:
     return Series(
         "here",
@@ -115,68 +103,3 @@ def _line(x: list[float], estimates: list[IntervalEstimate]) -> Series:
         [e.low for e in estimates],
         [e.high for e in estimates],
     )
-
-
-def _paper_values() -> dict[str, float]:
-    values_by_name: dict[str, Any] = {}
-    for weight, (*values, seconds) in PAPER.items():
-        ratio = seconds / PAPER[0.0][3]
-        for name, value in zip(COLUMNS, (*values, ratio), strict=True):
-            values_by_name[f"{name}, λ = {weight:g}"] = value
-    return values_by_name
-
-
-EXPERIMENT = Experiment(
-    name="004-table",
-    title="a penalty on Tr(H²)/B: accuracy, flatness and time",
-    source="its table",
-    claim=(
-        "The larger the weight λ of the penalty, the flatter the network; a moderate one, "
-        "λ = 0.01, keeps or slightly raises the accuracy, at 36 to 40 times the training time."
-    ),
-    analyse=analyse,
-    trained=accurate(lambda row: row[WEIGHT] == 0.0, "the networks without a penalty"),
-    columns=(WEIGHT, "seed", FINAL, BEST, FLATNESS, SECONDS),
-    rule=(
-        "average Tr(H²)/B falls with every step of λ, and the final accuracy at λ = 0.01 is on "
-        "average at least that without the penalty (paired by seed; undecided where the mean is "
-        "smaller and its interval contains 0). Partly, if one of the two holds. The cost is "
-        "reported, not judged. (This rule was written down after the first runs.)"
-    ),
-    set_up=(
-        "CIFAR-100, a perceptron 3072–512–100, SGD with momentum 0.9 and learning rate 0.01, "
-        "gradients clipped to norm 1, batches of 128, 5 epochs, one probe at every step. Flatness "
-        "is the mean of Tr(H²)/B over the steps, also for λ = 0, where the paper gives 0 because "
-        "it computed none."
-    ),
-    scaled_down=ScaleTexts(
-        "004-table",
-        {
-            "": (
-                "{data.samples} training images instead of 50,000; the recorded runs had 4,000 "
-                "test images instead of 10,000. The paper gives neither the network's width nor "
-                "optimizer, learning rate, batch size, clipping, epochs or probes; these are "
-                "our choice. Judging by the digits it prints, its test set had 600 images and "
-                "each row is one run. Times are divided by the median time without the penalty."
-            ),
-            "quick": (
-                "{data.samples} training images, {training.epochs} epochs, "
-                "{grid.task.weight:count} weights and {seeds} seed: a trial."
-            ),
-            "h200": (
-                "{data.samples} training images instead of 50,000. To come near the paper's "
-                "accuracy with so few they are normalized, cropped and flipped, the network has a "
-                "width of {model.hidden}, and the rate falls from {training.lr} to 0 in "
-                "{training.epochs} epochs; {seeds} seeds."
-            ),
-            "paper": (
-                "All {data.samples} training images, {training.epochs} epochs and {seeds} seeds "
-                "for each weight."
-            ),
-        },
-    ),
-    measures=("curvature.trace_squared",),
-    takes_times=True,
-    paper_values=_paper_values(),
-    paper_runs=5,
-)
