@@ -9,11 +9,11 @@ from spiritlevel import api
 from spiritlevel.pages import markdown
 from spiritlevel.pages.content import Cell, Panels, Part, Table, Text
 from spiritlevel.pages.markdown import escape
-from spiritlevel.papers.claim_tables import claim_table, paper_values_table
 from spiritlevel.papers.judging.experiment import Experiment, Outcome
-from spiritlevel.papers.judging.library_studies import library_study
+from spiritlevel.papers.judging.scale import library_study
 from spiritlevel.papers.records import Record
 from spiritlevel.papers.registry import find
+from spiritlevel.papers.study_section import claim_table, paper_values_table
 from spiritlevel.study import control
 from spiritlevel.study.models.registry import TO_INSTALL
 from spiritlevel.study.registry import study_names

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from spiritlevel.papers.judging.experiment import Experiment, Outcome
 from spiritlevel.papers.judging.judged import judged
-from spiritlevel.papers.judging.library_studies import library_study
-from spiritlevel.papers.judging.scale import WORDS, verdict_in_words
+from spiritlevel.papers.judging.scale import WORDS, library_study, verdict_in_words
 from spiritlevel.papers.records import Record, stem
 from spiritlevel.papers.registry import find
 

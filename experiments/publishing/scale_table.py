@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spiritlevel.pages.content import Cell, Table, plain
-from spiritlevel.papers.judging.library_studies import library_study
-from spiritlevel.papers.judging.scale import PAPER, images_of, networks_of
+from spiritlevel.papers.judging.scale import PAPER, images_of, library_study, networks_of
 from spiritlevel.papers.judging.trained import NotAsked
 from spiritlevel.study.settings.definition import Study
 

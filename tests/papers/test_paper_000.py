@@ -12,8 +12,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel.papers import find, names
-from spiritlevel.papers.judging.contrasts import difference
-from spiritlevel.papers.judging.factors import factor, factor_by_seed, ratios
+from spiritlevel.papers.judging.contrasts import difference, factor, factor_by_seed, ratios
 from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.paper_000.fig_6 import strengthening
 from spiritlevel.papers.paper_000.tasks_dynamics import SHARES

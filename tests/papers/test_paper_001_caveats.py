@@ -10,7 +10,7 @@ from papers.known_rows import judged, rows_of, students
 from spiritlevel.pages.content import Series
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.judged import judged as judged_by_trained
-from spiritlevel.papers.paper_001.log_figure import log_figure
+from spiritlevel.papers.recipes.figures import log_figure
 from spiritlevel.papers.recipes.held_fixed import ConfoundedTrend
 
 LARGEST, TRACE, KAPPA = "curvature.lambda_max", "curvature.trace", "relative.kappa"

@@ -66,7 +66,7 @@ def test_trends_of_a_transformer(activity, parts, agrees):
 )
 def test_the_same_trend_is_a_large_correlation(mean, low, high, same, other):
     found = IntervalEstimate(mean, low, high, 3)
-    assert (same_trend("", found).result, other_trend("", found).result) == (same, other)
+    assert (same_trend("", found, 0.7).result, other_trend("", found, 0.7).result) == (same, other)
 
 
 def test_trends_are_rank_correlations_along_a_run():

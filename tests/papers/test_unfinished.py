@@ -4,14 +4,14 @@ import math
 import pathlib
 
 import pytest
-from publishing import recorded as records
 
+from publishing import recorded as records
 from spiritlevel.pages.figures.series import svg
 from spiritlevel.papers import find, names
 from spiritlevel.papers.judgement import judge
 from spiritlevel.papers.judging.findings import VERDICTS, every, fact
 from spiritlevel.papers.judging.judged import judged
-from spiritlevel.papers.judging.library_studies import library_study
+from spiritlevel.papers.judging.scale import library_study
 from spiritlevel.papers.study_section import claim_first, claim_section
 
 RESULTS = pathlib.Path(__file__).parents[2] / "experiments" / "results"

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..papers.judgement import Judgement
-from ..papers.claim_tables import claim_table
+from ..papers.study_section import claim_table
 from .console import note, show, tell
 
 

@@ -8,7 +8,6 @@ Importing this package registers all of it.
 from ..pages.study_sections import register_study_sections
 from ..study.models import register_model
 from ..study.registry import register_study
-from .experiment_files import study_parts
 from .judging.experiment import Experiment, Outcome
 from .paper_000 import tasks_dynamics, tasks_stopping, tasks_trace, tasks_transfer
 from .paper_001 import normalized_networks, tasks_noise_finetuning, tasks_points, tasks_scaling
@@ -16,7 +15,7 @@ from .paper_002 import tasks_class_separation
 from .paper_003 import tasks_networks
 from .paper_004 import tasks_equal_time, tasks_flatness_penalty
 from .records import Record, record
-from .registry import find, names
+from .registry import find, names, study_parts
 from .study_section import claim_first
 
 __all__ = [

@@ -16,9 +16,8 @@ from ..study.statistics.table import plain
 from . import registry
 from .judging.experiment import Experiment, Outcome
 from .judging.judged import judged
-from .judging.library_studies import library_study
 from .judging.rows import experiment_rows, missing_columns
-from .judging.scale import verdict_in_words
+from .judging.scale import library_study, verdict_in_words
 
 # What an analysis runs into where a group of runs, or a number of them, is not there.
 INCOMPLETE = (ArithmeticError, LookupError, TypeError, ValueError, SpiritlevelError)

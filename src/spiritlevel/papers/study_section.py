@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from ..pages.content import Figure, IntervalEstimate, Panels, Part, Section, Table, Text
+from ..pages.content import Cell, Figure, IntervalEstimate, Panels, Part, Section, Table, Text
 from ..pages.study_sections import LeadingSections, Rows
 from ..study.settings.definition import Study
-from .claim_tables import claim_table, paper_values_table
 from .judgement import Judgement, judge
 from .judging.experiment import Experiment, Outcome
+from .judging.findings import Finding
 
 CLAIM = "The paper's claim"
 CLAIM_PARTS = "The claim, part by part"
@@ -92,3 +93,18 @@ def _as_text(table: Table) -> Table:
     """With estimates as text: what was seen of different parts cannot be sorted by value."""
     rows = [[str(c) if isinstance(c, IntervalEstimate) else c for c in row] for row in table.rows]
     return dataclasses.replace(table, rows=rows)
+
+
+def claim_table(findings: Sequence[Finding]) -> Table:
+    """The claim, part by part, and what the runs say about each."""
+    rows = [[finding.part, finding.result, finding.seen] for finding in findings]
+    return Table(("part of the claim", "here", "seen"), rows)
+
+
+def paper_values_table(experiment: Experiment, outcome: Outcome) -> Table:
+    """The numbers that the paper gives, beside those of these runs."""
+    rows: list[list[Cell]] = []
+    for name, value in experiment.paper_values.items():
+        ours = outcome.beside.get(name)
+        rows.append([name, value, ours, None if ours is None else ours.n])
+    return Table(("what", "paper", "here", "n"), rows, title="Beside the paper's numbers")

@@ -12,8 +12,7 @@ from ...study.statistics import Correlation, pearson, spearman
 from .experiment import Row, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
-from .rows import column
-from .scope import both_scopes
+from .rows import both_scopes, column
 from .settings import (
     levels_of,
     over_settings,

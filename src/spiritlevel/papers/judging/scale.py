@@ -1,13 +1,13 @@
-"""Whether runs stand beside the paper's: the same data and networks, and enough of the images."""
+"""How near the runs are to the paper's: the same data and networks, and enough of the images."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from ...study.settings.definition import Study
+from ...study import Study, control
 from .findings import VERDICTS, Agreement
-from .library_studies import library_study
 
 PAPER = "paper"  # the preset that follows the paper
 ENOUGH = 0.5  # of the paper's images
@@ -65,3 +65,11 @@ def _enough(ours: int | None, theirs: int | None) -> bool:
     if ours is None:
         return True
     return theirs is not None and ours >= ENOUGH * theirs
+
+
+@functools.cache
+def library_study(name: str, preset: str = "") -> Study:
+    """A study by its name, with one of its presets; checking all of its runs takes a while."""
+    if preset:
+        return library_study(name).with_preset(preset)
+    return control.find(name)

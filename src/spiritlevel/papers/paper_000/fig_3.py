@@ -16,8 +16,7 @@ from ..judging.rows import column
 from ..judging.settings import levels_of, over_settings
 from . import table_3
 from .flatness_panels import FLATNESS, flatness_density, marks
-from .optimizers import HEAD
-from .ways import by_way
+from .ways import HEAD, by_way
 
 BOUND = "bound.generalization"
 LOOSE = 10.0  # times the gap, from which on a bound says nothing about it

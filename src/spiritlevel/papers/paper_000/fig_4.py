@@ -6,23 +6,25 @@ import statistics
 from collections.abc import Sequence
 
 from ...pages.content import Cell, Figure, Panels, Series, Table
+from ...study.statistics import spearman
+from ..judging.contrasts import factor
 from ..judging.experiment import Experiment, Outcome, Row
-from ..judging.findings import verdict
-from ..judging.numbers import plain
+from ..judging.findings import Finding, above, below, every, verdict
+from ..judging.numbers import mean, plain
 from ..judging.population import GAP, finite_rows
 from ..judging.rows import column
 from .flatness_panels import FLATNESS
-from .optimizers import ADAMW, HEAD, SGD, Way, optimizers_compared, rates_compared
-from .ways import by_way
+from .ways import ADAMW, HEAD, SGD, Way, by_way
 
 ERROR_GAP = "error_gap"
+ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share
 SHOWN = {HEAD: FLATNESS, GAP: "gap of the losses", ERROR_GAP: "gap of the accuracies"}
 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """SGD against AdamW at the same rate, and what a larger rate does to each."""
     ways = by_way(finite_rows(rows, HEAD))
-    findings = [*optimizers_compared(ways), *rates_compared(ways)]
+    findings = [*_optimizers_compared(ways), *_rates_compared(ways)]
     table: list[list[Cell]] = [
         [optimizer, f"{rate:g}", len(group), *(_quartiles_text(group, name) for name in SHOWN)]
         for (optimizer, rate), group in ways.items()
@@ -78,3 +80,48 @@ def _conclusion(ways: dict[Way, list[Row]]) -> str:
                 f"{plain(gap, 3)} over {len(group)} networks"
             )
     return f"{'; '.join(parts)}." if parts else "No network of either optimizer has a flatness."
+
+
+def _optimizers_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
+    """Fig. 4: SGD against AdamW at the same rate, with all else the same."""
+    shared = [rate for optimizer, rate in ways if optimizer == SGD and (ADAMW, rate) in ways]
+    pairs = {rate: _pairs(ways[ADAMW, rate], ways[SGD, rate]) for rate in shared}
+    flatter = {
+        rate: factor((adamw.get(HEAD), sgd.get(HEAD)) for adamw, sgd in each)
+        for rate, each in pairs.items()
+    }
+    smaller = {rate: mean(s[GAP] - a[GAP] for a, s in each) for rate, each in pairs.items()}
+    return [
+        every(
+            "SGD ends flatter than AdamW at every rate that both have (flatness over AdamW's)",
+            [below(f"rate {rate:g}", change, 1.0) for rate, change in flatter.items()],
+        ),
+        every(
+            "SGD ends with a smaller gap than AdamW at every rate that both have (gap, less "
+            "AdamW's)",
+            [below(f"rate {rate:g}", change) for rate, change in smaller.items()],
+        ),
+    ]
+
+
+def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Runs that differ in nothing else."""
+    partners = {tuple(map(row.get, ALIKE)): row for row in first}
+    keys = [(tuple(map(row.get, ALIKE)), row) for row in second]
+    return [(partners[key], row) for key, row in keys if key in partners]
+
+
+def _rates_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
+    """Fig. 4: a larger rate makes one optimizer flatter and the other sharper."""
+    trends = {}
+    for name in (SGD, ADAMW):
+        points = [
+            (w[1], row.get(HEAD)) for w, group in ways.items() if w[0] == name for row in group
+        ]
+        trends[name] = spearman([rate for rate, _ in points], [kappa for _, kappa in points])
+    return [
+        every(
+            "flatness falls with the rate of SGD and rises with that of AdamW (rank correlations)",
+            [below(SGD, trends[SGD]), above(ADAMW, trends[ADAMW])],
+        )
+    ]

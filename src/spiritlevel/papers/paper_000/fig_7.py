@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from ...pages.content import Cell, Figure, Table
 from ...study.statistics import spearman
-from ..judging.contrasts import line
+from ..judging.contrasts import factor, line
 from ..judging.experiment import Experiment, Outcome, Row
-from ..judging.factors import factor
 from ..judging.findings import above, below, estimate, every, fact, verdict, with_added
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column

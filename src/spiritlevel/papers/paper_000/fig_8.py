@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from ...pages.content import Cell, Panels, Table
 from ...study.statistics import regression
+from ..judging.contrasts import factor
 from ..judging.experiment import Experiment, Outcome, Row
-from ..judging.factors import factor
 from ..judging.findings import NOT_YET, Finding, above, estimate, every, fact, verdict
 from ..judging.numbers import IntervalEstimate, plain
 from ..judging.population import GAP
 from ..judging.rows import column
 from .flatness_panels import drawn, flatness_density, marks
-from .optimizers import ADAMW, HEAD, SGD
+from .ways import ADAMW, HEAD, SGD
 
 NETWORKS = {"vgg16": "VGG-16", "densenet121": "DenseNet"}  # the scale says how deep
 ORDERS = 100.0  # "several orders of magnitude": at least two

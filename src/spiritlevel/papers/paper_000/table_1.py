@@ -6,9 +6,8 @@ import statistics
 from collections.abc import Sequence
 
 from ...pages.content import Cell, Figure, Series, Table
-from ..judging.contrasts import line
+from ..judging.contrasts import factor, line
 from ..judging.experiment import Experiment, Outcome, Row
-from ..judging.factors import factor
 from ..judging.findings import Finding, above, every, fact, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column, grouped

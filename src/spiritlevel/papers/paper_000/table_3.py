@@ -31,8 +31,7 @@ from ..judging.settings import (
     over_settings,
     partial_over_settings,
 )
-from .optimizers import HEAD, Way
-from .ways import by_way
+from .ways import HEAD, Way, by_way
 
 ERROR_GAP, ACCURACY = "error_gap", "train_accuracy"
 FITTED = 0.99  # training accuracy from which on a network has little left to learn

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...pages.content import Cell, Figure, Table
-from ..judging.contrasts import groups_of, line
+from ..judging.contrasts import factor, groups_of, line
 from ..judging.experiment import Experiment, Outcome, Row
-from ..judging.factors import factor
 from ..judging.findings import below, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..judging.experiment import Row
-from ..judging.library_studies import library_study
-from .optimizers import ADAMW, SGD, Way
+from ..judging.scale import library_study
 
-STUDY = "000-table-3"
+STUDY, HEAD = "000-table-3", "head.kappa"
+SGD, ADAMW = "SGD", "AdamW"
 OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # by how the names of the variants begin
+Way = tuple[str, float]  # optimizer and learning rate
 
 
 def by_way(rows: Sequence[Row]) -> dict[Way, list[Row]]:

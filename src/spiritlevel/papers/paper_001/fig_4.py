@@ -11,8 +11,8 @@ from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import above, below, verdict
 from ..judging.numbers import mean
 from ..judging.rows import column, grouped
+from ..recipes.figures import log_figure
 from ..recipes.sentences import counted_trend
-from .log_figure import log_figure
 from .tasks_points import TEST, TRAIN, steps_at
 
 CYCLES = "interventions.batch_cycles"

@@ -12,7 +12,7 @@ from ..judging.experiment import Experiment, Outcome, Row, titled
 from ..judging.findings import above, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
-from .log_figure import log_figure
+from ..recipes.figures import log_figure
 from .tasks_points import TEST, TRAIN, at_points, steps_at
 
 VARIANT, POINTS = "variant", 8

@@ -1,4 +1,4 @@
-"""Whether numbers move together during one training run (paper 001, A.3)."""
+"""Paper 001, Figs. 7 and 8: whether numbers move together during one training run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,91 @@ from collections.abc import Sequence
 from ...pages.content import Cell, Figure, Series, Table
 from ...study.statistics import spearman
 from ..judging.contrasts import line
-from ..judging.experiment import Row
-from ..judging.findings import Finding, Result
-from ..judging.numbers import IntervalEstimate, mean
-from ..judging.rows import column
+from ..judging.experiment import Experiment, Outcome, Row
+from ..judging.findings import Agreement, Finding, Result, verdict
+from ..judging.numbers import IntervalEstimate, as_correlation, mean
+from ..judging.rows import column, grouped
 from .tasks_points import SIGNAL, TEST, TRAIN, at_points, steps_at
 
 TRACE, FREQUENCY = "curvature.trace", "activity.frequency"
 POINTS = 12
-ALIKE = 0.7  # from this mean rank correlation on, trends count as nearly the same
-MEASURES = (TRACE, FREQUENCY)
+RATE = "lr"
 SHOWN = (TRAIN, TEST, TRACE, SIGNAL, FREQUENCY)
+DATA = (  # the runs do not say which preset they were made with
+    "Its inputs are images of digits, one token per pixel, not language: only the preset paper "
+    "uses BoolQ, the paper's data."
+)
+
+
+def perceptron(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
+    """Rank correlations along each run: of the trace with the signal, and with the activity."""
+    alike = experiment.thresholds["alike"]
+    table: list[list[Cell]] = []
+    lines: list[Series] = []
+    findings, said = [], []
+    for rate, group in grouped(rows, RATE).items():
+        table += trend_rows([rate], group)
+        lines += trend_lines(f"rate {rate:g}: ", group)
+        signal, activity = (
+            as_correlation(together(group, TRACE, name)) for name in (SIGNAL, FREQUENCY)
+        )
+        findings += [
+            same_trend(
+                f"learning rate {rate:g}: trace and {title} show the same trend", each, alike
+            )
+            for title, each in (("first gradient", signal), ("activation frequency", activity))
+        ]
+        said.append(
+            f"at learning rate {rate:g} it is {signal} with the first gradient and {activity} with "
+            f"the activation frequency (n = {signal.n})"
+        )
+    return Outcome(
+        table=trend_table(["learning rate"], table),
+        figure=trend_figure(lines),
+        findings=findings,
+        agrees=verdict(findings),
+        conclusion=(
+            f"The mean rank correlation of the trace along a run: {'; '.join(said)}; at least "
+            f"{alike:g} counts as the same trend."
+        ),
+    )
+
+
+def transformer(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
+    """Rank correlations along each run, as for the perceptron."""
+    alike = experiment.thresholds["alike"]
+    signal, activity = (as_correlation(together(rows, TRACE, name)) for name in (SIGNAL, FREQUENCY))
+    apart = other_trend(
+        "trace and activation frequency do not show the same trend", activity, alike
+    )
+    return Outcome(
+        table=trend_table([], trend_rows([], rows)),
+        figure=trend_figure(trend_lines("", rows)),
+        findings=[apart],
+        agrees=_agreement(apart, activity.n),
+        conclusion=(
+            "Along a run of the transformer the rank correlation of the trace is on average "
+            f"{activity} with the activation frequency and {signal} with the first gradient, "
+            f"at n = {activity.n}; at least {alike:g} counts as the same trend. "
+            f"{_kind(activity, alike)} {DATA}"
+        ),
+    )
+
+
+def _kind(activity: IntervalEstimate, alike: float) -> str:
+    """Whether the trend is opposite or absent, if it is not the same."""
+    if activity.high < 0:
+        return "The trend is opposite, not absent."
+    if activity.value <= -alike:
+        return "The mean suggests an opposite trend; with so few runs it may also be none."
+    if activity.low <= 0 <= activity.high:
+        return "There is no clear trend, neither the same nor an opposite one."
+    return ""
+
+
+def _agreement(apart: Finding, n: int) -> Agreement:
+    between = apart.result == "undecided" and n > 1  # one run has no interval
+    return "partly" if between else verdict([apart])
 
 
 def together(rows: Sequence[Row], one: str, other: str) -> IntervalEstimate:
@@ -27,19 +101,19 @@ def together(rows: Sequence[Row], one: str, other: str) -> IntervalEstimate:
     return mean(correlations)
 
 
-def same_trend(part: str, correlation: IntervalEstimate) -> Finding:
-    """Held if the mean is at least ALIKE and surely above 0, not held if surely below ALIKE."""
-    if correlation.low > 0 and correlation.value >= ALIKE:
+def same_trend(part: str, correlation: IntervalEstimate, alike: float) -> Finding:
+    """Held if the mean is at least `alike` and surely above 0, not held if surely below it."""
+    if correlation.low > 0 and correlation.value >= alike:
         result: Result = "held"
     else:
-        result = "not held" if correlation.high < ALIKE else "undecided"
+        result = "not held" if correlation.high < alike else "undecided"
     return Finding(part, result, correlation)
 
 
-def other_trend(part: str, correlation: IntervalEstimate) -> Finding:
+def other_trend(part: str, correlation: IntervalEstimate, alike: float) -> Finding:
     """The opposite of `same_trend`: held where that is not held."""
     opposite: dict[Result, Result] = {"held": "not held", "not held": "held"}
-    same = same_trend(part, correlation)
+    same = same_trend(part, correlation, alike)
     return dataclasses.replace(same, result=opposite.get(same.result, same.result))
 
 

@@ -21,9 +21,8 @@ from typing import Any
 
 from ...pages.content import Cell, IntervalEstimate, Table
 from ...study.statistics import Correlation
-from ..judging.contrasts import Groups
+from ..judging.contrasts import Groups, ratios
 from ..judging.experiment import Experiment, Outcome, Row
-from ..judging.factors import ratios
 from ..judging.findings import (
     Agreement,
     Finding,

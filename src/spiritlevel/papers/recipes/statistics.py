@@ -19,9 +19,8 @@ from typing import Any
 
 from ...pages.content import IntervalEstimate, plain
 from ...study.statistics import Correlation, partial_correlation, pearson, spearman
-from ..judging.contrasts import difference, lower_in
+from ..judging.contrasts import difference, factor_by_seed, lower_in
 from ..judging.experiment import Row
-from ..judging.factors import factor_by_seed
 from ..judging.numbers import mean, share
 from ..judging.population import squared
 from ..judging.rows import column
