@@ -126,6 +126,25 @@ def near(part: str, number: IntervalEstimate, bound: float) -> Finding:
     return Finding(part, result, number)
 
 
+def alike(part: str, number: IntervalEstimate, bound: float) -> Finding:
+    """Two trends are: held if their correlation is at least the bound and surely above 0.
+
+    Not held if it is surely below the bound.
+    """
+    if number.low > 0 and number.value >= bound:
+        result: Result = "held"
+    else:
+        result = "not held" if number.high < bound else "undecided"
+    return Finding(part, result, number)
+
+
+def unlike(part: str, number: IntervalEstimate, bound: float) -> Finding:
+    """The opposite of `alike`: held where that is not held."""
+    opposite: dict[Result, Result] = {"held": "not held", "not held": "held"}
+    found = alike(part, number, bound)
+    return dataclasses.replace(found, result=opposite.get(found.result, found.result))
+
+
 def fact(part: str, true: bool | None, seen: str) -> Finding:
     """What can be seen in the runs without an interval; None where none of them can show it."""
     return Finding(part, "undecided" if true is None else "held" if true else "not held", seen)

@@ -43,6 +43,14 @@ def grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
     return {value: [row for row in rows if row[name] == value] for value in values}
 
 
+def at_points(row: Row, name: str) -> list[float]:
+    """NAME/1, NAME/2, … of a run, as far as it came."""
+    values: list[float] = []
+    while row.get(f"{name}/{len(values) + 1}") is not None:
+        values.append(row[f"{name}/{len(values) + 1}"])
+    return values
+
+
 def missing_columns(experiment: Experiment, done: Sequence[Mapping[str, Any]]) -> list[str]:
     """Those that it looks at and no run has."""
     return [c for c in experiment.columns if not any(c in row for row in done)]

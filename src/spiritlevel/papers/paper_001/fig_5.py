@@ -11,9 +11,9 @@ from ..judging.contrasts import line
 from ..judging.experiment import Experiment, Outcome, Row, titled
 from ..judging.findings import above, verdict
 from ..judging.numbers import IntervalEstimate, mean
-from ..judging.rows import column
+from ..judging.rows import at_points, column
 from ..recipes.figures import log_figure
-from .tasks_points import TEST, TRAIN, at_points, steps_at
+from .tasks_points import TEST, TRAIN, steps_at
 
 VARIANT, POINTS = "variant", 8
 LARGEST, TRACE = MEASURES = ("curvature.lambda_max", "curvature.ggn_trace")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...pages.content import Figure, Series
 from ..judging.contrasts import group_points, line
@@ -11,29 +12,53 @@ from ..judging.numbers import mean
 from ..judging.rows import column
 from .runs import GroupedRuns, Spec
 
+Numbers = Mapping[str, Mapping[Any, Any]]  # of every group, by name
 
-def figure(spec: Spec, runs: GroupedRuns) -> Figure:
+
+def figure(spec: Spec, runs: GroupedRuns, numbers: Numbers) -> Figure:
     """As the section `figure` says.
 
     Marks have the columns `x` and `y`, with `x_label` and `y_label`; the axis of x is logarithmic
-    where all are positive, unless it is `linear`. Lines have `lines`, columns
-    whose means are drawn along the values of the groups, divided by the `unit`: that of the `first`
-    group or the `mean` over all of them.
+    where all are positive, unless it is `linear`. Lines have `lines`, numbers of every group or
+    columns, whose means are taken. They are drawn along the values of the groups, divided by the
+    `unit`: that of the `first` group or the `mean` over all of them. Where groups are divided, each
+    has a line of its own; their `title` may have the group and the column as fields. The axis of y
+    may be `log`.
     """
     if "lines" not in spec:
         marks = group_points(runs.groups, *(spec[key] for key in ("x", "y", "x_label", "y_label")))
         return dataclasses.replace(marks, log_x=marks.log_x and not spec.get("linear", False))
-    lines = [_line(name, spec.get("unit", ""), runs) for name in spec["lines"]]
-    return Figure(spec["x_label"], spec["y_label"], lines)
+    title = spec.get("title", "{column}")
+
+    def estimated(name: str, group: Any) -> Any:
+        """A number of the group, or else the mean of a column."""
+        return numbers[name][group] if name in numbers else mean(column(runs.named(group), name))
+
+    lines = [
+        _line(
+            [runs.names(group)[-1] for group in along],
+            [estimated(name, group) for group in along],
+            title.format(group=outer, column=name),
+            spec,
+        )
+        for outer, along in _along(runs).items()
+        for name in spec["lines"]
+    ]
+    draw = log_figure if spec.get("log") else Figure
+    return draw(spec["x_label"], spec["y_label"], lines)
 
 
-def _line(name: str, unit: str, runs: GroupedRuns) -> Series:
-    means = [mean(column(group, name)) for group in runs.groups.values()]
-    units = {
-        "first": next((each.value for each in means), 1.0),
-        "mean": sum(each.value for each in means) / max(len(means), 1),
-    }
-    return line(name, list(runs.groups), means, units.get(unit, 1.0))
+def _along(runs: GroupedRuns) -> Mapping[Any, Sequence[Any]]:
+    """The groups along a line, by the group whose parts they are, if there is one."""
+    if not runs.outer:
+        return {"": list(runs.groups)}
+    return {outer: [name for name in runs.groups if name[0] == outer] for outer in runs.outer}
+
+
+def _line(places: Sequence[float], estimates: Sequence[Any], title: str, spec: Spec) -> Series:
+    values = [each.value for each in estimates]
+    units = {"first": values[0], "mean": sum(values) / len(values)} if values else {}
+    return line(title, places, estimates, units.get(spec.get("unit", ""), 1.0))
 
 
 def log_figure(x_label: str, y_label: str, lines: Sequence[Series]) -> Figure:

@@ -7,19 +7,22 @@ The section `analysis` of a claim's file has
 `table`, columns (their means), or heading and name where they differ;
 `figure`, as `figures` reads it;
 `parts`, and `added` ones that were judged only after the runs: `{above: NUMBER, part: TEXT}`, also
-`below`, `near` or `unmoved`, with a `bound` or the `paper`'s value by its name. A number of every
-group makes a part for each, or together the part `all`;
+`below`, `near`, `alike`, `unlike` or `unmoved`, with a `bound` or the `paper`'s value by its name.
+A number of every group makes a part for each, or together the part `all`; those of several numbers
+may be `alternating`;
 `verdict`, if more than the parts decides: `first enough` or `first needed`;
 `lists`, texts of every group that sentences can name, `conclusion` and `why`;
+`reasons`, what else goes with a measure and with the gap, as `reasons` reads it;
 `beside`, what stands beside the paper's values; and the tables `ratios` and `held_fixed`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...pages.content import Cell, IntervalEstimate, Table
+from ...pages.content import Cell, Figure, IntervalEstimate, Table
 from ...study.statistics import Correlation
 from ..judging.contrasts import Groups, ratios
 from ..judging.experiment import Experiment, Outcome, Row
@@ -27,11 +30,13 @@ from ..judging.findings import (
     Agreement,
     Finding,
     above,
+    alike,
     below,
     estimate,
     every,
     missed,
     near,
+    unlike,
     unmoved,
     verdict,
     with_added,
@@ -40,14 +45,17 @@ from ..judging.numbers import mean
 from ..judging.rows import column
 from .figures import figure
 from .held_fixed import ConfoundedTrend
+from .reasons import reasons
 from .runs import GroupedRuns, Spec, with_derived
 from .sentences import filled
 from .statistics import Number, computed
 
 TESTS: dict[str, Callable[..., Finding]] = {
     "above": above,
+    "alike": alike,
     "below": below,
     "near": near,
+    "unlike": unlike,
     "unmoved": unmoved,
 }
 
@@ -55,15 +63,14 @@ TESTS: dict[str, Callable[..., Finding]] = {
 class Recipe:
     """The numbers of a recipe for some runs, and what is made of them."""
 
-    def __init__(
-        self, experiment: Experiment, rows: Sequence[Row], given: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, experiment: Experiment, rows: Sequence[Row]) -> None:
         self.experiment, self.spec = experiment, experiment.recipe
         rows = with_derived(rows, self.spec.get("derived", {}))
-        self.runs = GroupedRuns.of(rows, self.spec["groups"])
-        self.numbers: dict[str, Any] = dict(given)
-        for name, spec in self.spec.get("numbers", {}).items():
-            self.numbers[name] = computed(spec, self.runs)
+        self.groups_spec: Spec = self.spec.get("groups", {})
+        self.runs = GroupedRuns.of(rows, self.groups_spec)
+        self.numbers: dict[str, Any] = {
+            name: computed(spec, self.runs) for name, spec in self.spec.get("numbers", {}).items()
+        }
         self.each: dict[str, dict[Any, Number]] = {
             name: {group: computed(spec, self.runs, group) for group in self._groups(spec)}
             for name, spec in self.spec.get("each", {}).items()
@@ -71,14 +78,18 @@ class Recipe:
 
     def _groups(self, spec: Spec) -> Sequence[Any]:
         """Those that are named, with or without runs; else those with runs, `but` for some."""
+        if spec.get("of") == "outer":
+            return list(self.runs.outer)
         left_out = spec.get("but", [])
         return spec.get("of", [group for group in self.runs.groups if group not in left_out])
 
-    def outcome(self) -> Outcome:
-        """All that the recipe says."""
+    def outcome(self, **given: Any) -> Outcome:
+        """All that the recipe says; it may name `given` numbers and texts."""
+        self.numbers |= given
         findings, added = (self._parts(self.spec.get(key, ())) for key in ("parts", "added"))
         fields = self._fields(findings)
         why = [filled(self.spec["why"], fields)] if "why" in self.spec else []
+        why += reasons(self.spec["reasons"], self.runs, fields) if "reasons" in self.spec else []
         more = self._ratios()
         if "held_fixed" in self.spec:
             trend = ConfoundedTrend.of(self.spec["held_fixed"])
@@ -89,7 +100,7 @@ class Recipe:
             findings=[*findings, *added],
             agrees=with_added(self._agreement(findings), added),
             conclusion=filled(self.spec["conclusion"], fields),
-            figure=figure(self.spec["figure"], self.runs) if "figure" in self.spec else None,
+            figure=self._figure(),
             why=" ".join(why),
             more=more,
             beside=self._beside(),
@@ -113,7 +124,11 @@ class Recipe:
         return {"n": len(self.runs.named(group)), **of_group}
 
     def _parts(self, specs: Sequence[Spec]) -> list[Finding]:
-        return [finding for spec in specs for finding in self._part(spec)]
+        findings: list[Finding] = []
+        for spec in specs:
+            alternating = [self._part(each) for each in spec.get("alternating", [spec])]
+            findings += itertools.chain.from_iterable(zip(*alternating, strict=True))
+        return findings
 
     def _part(self, spec: Spec) -> list[Finding]:
         test = next(key for key in TESTS if key in spec)
@@ -132,14 +147,15 @@ class Recipe:
 
     def _in_paper(self, group: Any) -> Any:
         """The name of the group there."""
-        return self.spec["groups"].get("in_paper", {}).get(group, group)
+        return self.groups_spec.get("in_paper", {}).get(group, group)
 
     def _paper_value(self, name: str) -> float:
         return self.experiment.paper_values[name]
 
     def _agreement(self, findings: Sequence[Finding]) -> Agreement:
-        first = findings[0].result == "held"
+        """By all parts; without any, the code that adds them decides."""
         rule = self.spec.get("verdict")
+        first = bool(findings) and findings[0].result == "held"
         if rule == "first enough" and first:
             return "yes"
         return missed(findings) if rule == "first needed" and not first else verdict(findings)
@@ -149,10 +165,16 @@ class Recipe:
         for item in self.spec["table"]:
             shown |= item if isinstance(item, Mapping) else {item: item}
         cells: list[list[Cell]] = [
-            [group, len(rows), *(self._cell(name, group) for name in shown.values())]
+            [
+                *self.runs.names(group),
+                len(rows),
+                *(self._cell(name, group) for name in shown.values()),
+            ]
             for group, rows in self.runs.groups.items()
         ]
-        return Table((self.spec["groups"]["heading"], "n", *shown), cells)
+        headings = self.groups_spec["heading"]
+        headings = headings if isinstance(headings, list) else [headings]
+        return Table((*headings, "n", *shown), cells)
 
     def _cell(self, name: str, group: Any) -> Cell:
         """A number of the group, or else the mean of a column."""
@@ -160,6 +182,11 @@ class Recipe:
             return mean(column(self.runs.named(group), name))
         number = self.each[name].get(group)
         return estimate(number) if isinstance(number, Correlation) else number
+
+    def _figure(self) -> Figure | None:
+        if "figure" not in self.spec:
+            return None
+        return figure(self.spec["figure"], self.runs, self.each)
 
     def _beside(self) -> dict[str, IntervalEstimate]:
         beside = {}
@@ -180,4 +207,4 @@ class Recipe:
 
 def outcome(experiment: Experiment, rows: Sequence[Row], **given: Any) -> Outcome:
     """What the runs say by the experiment's recipe, which may name `given` numbers and texts."""
-    return Recipe(experiment, rows, given).outcome()
+    return Recipe(experiment, rows).outcome(**given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,14 +11,21 @@ from ..judging.experiment import Row
 from ..judging.rows import column, grouped
 
 Spec = Mapping[str, Any]  # a part of a recipe, as the file has it
+STEP = "task.step"  # after how many batches a network was looked at
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupedRuns:
-    """All runs, and those of each group by its name, in order."""
+    """All runs, and those of each group by its name, in order.
+
+    Where groups are divided again, a name is a pair, and `outer` has the groups before that. Points
+    of training are numbered; `steps` says after how many batches they lay.
+    """
 
     rows: Sequence[Row]
     groups: Mapping[Any, Sequence[Row]]
+    outer: Mapping[Any, Sequence[Row]] = dataclasses.field(default_factory=dict)
+    steps: Mapping[Any, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Sequence[Row], spec: Spec) -> GroupedRuns:
@@ -25,13 +33,24 @@ class GroupedRuns:
 
         It has `by`, a column, and perhaps `names`, a list of its values or names by value, without
         which each value is a group; `all: true` keeps groups without a run. Or it has `stages`,
-        names by stage: each run then has a row in every group, with its NAME/STAGE as NAME.
+        names by stage, or a number of `points` along training: each run then has a row in every
+        group, with its NAME/STAGE as NAME. `then` divides each group once more.
         """
+        if "then" in spec:
+            outer = cls.of(rows, {key: value for key, value in spec.items() if key != "then"})
+            parts = {name: cls.of(group, spec["then"]) for name, group in outer.groups.items()}
+            inner = {(a, b): own for a, part in parts.items() for b, own in part.groups.items()}
+            steps = {(a, b): step for a, part in parts.items() for b, step in part.steps.items()}
+            return cls(rows, inner, outer.groups, steps)
+        if "points" in spec:
+            points = range(1, spec["points"] + 1)
+            parts = {point: _of_stage(rows, str(point)) for point in points}
+            return cls(rows, parts, steps={point: _step(part) for point, part in parts.items()})
         if "stages" in spec:
             stages = spec["stages"].items()
             return cls(rows, {name: _of_stage(rows, stage) for stage, name in stages})
         if "names" not in spec:
-            return cls(rows, grouped(rows, spec["by"]))
+            return cls(rows, grouped(rows, spec["by"]) if "by" in spec else {})
         names = spec["names"]
         if not isinstance(names, Mapping):
             names = dict(zip(names, names, strict=True))
@@ -43,7 +62,12 @@ class GroupedRuns:
 
     def named(self, group: Any) -> Sequence[Row]:
         """The runs of a group; none where it has none."""
-        return self.groups.get(group, [])
+        return self.groups.get(group) or self.outer.get(group, [])
+
+    def names(self, group: Any) -> list[Any]:
+        """What a group is called in a table: one name, or two where groups are divided."""
+        names = list(group) if isinstance(group, tuple) else [group]
+        return [*names[:-1], self.steps.get(group, names[-1])]
 
 
 def _of_stage(rows: Sequence[Row], stage: str) -> list[Row]:
@@ -54,6 +78,11 @@ def _of_stage(rows: Sequence[Row], stage: str) -> list[Row]:
         | {"seed": place}
         for place, row in enumerate(rows)
     ]
+
+
+def _step(rows: Sequence[Row]) -> float:
+    """That of any run that came so far; nan where none did."""
+    return next((step for step in column(rows, STEP) if step is not None), math.nan)
 
 
 def with_derived(rows: Sequence[Row], spec: Spec) -> list[Row]:

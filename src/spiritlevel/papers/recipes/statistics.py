@@ -4,9 +4,11 @@ A number is a mapping with its kind and what it is of: `{mean: COLUMN}`, `{share
 `{count: COLUMN, is: VALUE}`; `{spread: COLUMN}`, a standard deviation; `{range: COLUMN}`, both ends
 as text; paired by seed `{difference: COLUMN, against: GROUP}`, `{factor: COLUMN, against: GROUP}`
 (or `to: GROUP`, which it then is in the place of this one), and as texts `{lower: COLUMN, against:
-GROUP}`, in how many pairs, and `{pairs: seed, against: GROUP}`, which are not there; and
+GROUP}`, in how many pairs, and `{pairs: seed, against: GROUP}`, which are not there; `{along: [X,
+Y]}`, the mean correlation of X/1, X/2, … with Y/1, Y/2, … of each run; and
 `{spearman: [X, Y]}`, with `fixed` columns or `indicators` of values held fixed or with the interval
-over `settings`, and `{pearson: [X, Y], log: x, squared: true}`. `of` names the group, without which
+over `settings`, and `{pearson: [X, Y]}`, with `fixed` columns,
+`log: x` or `squared: true`. `of` names the group, without which
 all runs count; `among` chooses runs by their values.
 """
 
@@ -21,9 +23,9 @@ from ...pages.content import IntervalEstimate, plain
 from ...study.statistics import Correlation, partial_correlation, pearson, spearman
 from ..judging.contrasts import difference, factor_by_seed, lower_in
 from ..judging.experiment import Row
-from ..judging.numbers import mean, share
+from ..judging.numbers import as_correlation, mean, share
 from ..judging.population import squared
-from ..judging.rows import column
+from ..judging.rows import at_points, column
 from ..judging.settings import levels_of, over_settings
 from .runs import GroupedRuns, Spec, among
 
@@ -88,6 +90,12 @@ def _pairs(spec: Spec, rows: Sequence[Row], runs: GroupedRuns) -> Number:
     return "; ".join([f"n = {len(set.intersection(*there.values()))}", *gone])
 
 
+def _along(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    """The mean over runs of the rank correlation of two numbers along each run."""
+    points = ([at_points(row, name) for name in spec["along"]] for row in rows)
+    return as_correlation(mean(spearman(*both).value for both in points))
+
+
 def _spearman(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
     x, y = spec["spearman"]
     fixed = {name: column(rows, name) for name in spec.get("fixed", ())}
@@ -103,6 +111,8 @@ def _spearman(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
 
 def _pearson(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
     x, y = (column(rows, name) for name in spec["pearson"])
+    if "fixed" in spec:
+        return partial_correlation(x, y, {name: column(rows, name) for name in spec["fixed"]})
     if "log" in spec:
         x, y = (_logarithms(x), y) if spec["log"] == "x" else (x, _logarithms(y))
     found = pearson(x, y)
@@ -128,6 +138,7 @@ KINDS: dict[str, Callable[[Spec, Sequence[Row], GroupedRuns], Number]] = {
     "factor": _factor,
     "lower": _lower,
     "pairs": _pairs,
+    "along": _along,
     "spearman": _spearman,
     "pearson": _pearson,
     "range": _range,
