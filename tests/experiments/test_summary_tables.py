@@ -17,7 +17,7 @@ from spiritlevel.papers import find, names
 from spiritlevel.papers.judging.experiment import Outcome
 from spiritlevel.papers.judging.findings import Finding, above, fact
 from spiritlevel.papers.judging.numbers import IntervalEstimate
-from spiritlevel.papers.judging.scale import SMALLER, beside_the_paper, verdict_in_words
+from spiritlevel.papers.judging.scale import SMALLER, at_the_papers_scale, verdict_in_words
 from spiritlevel.papers.records import Record
 from spiritlevel.study import control
 from spiritlevel.study.statistics import Correlation, levels
@@ -77,10 +77,10 @@ def test_scale_of_recorded_runs(request):
         ("000-table-3", "h200", False),  # a quarter of the width
     ],
 )
-def test_what_stands_beside_the_paper(name, preset, beside):
+def test_what_stands_at_the_papers_scale(name, preset, beside):
     study = control.find(name)
     study = study.with_preset(preset) if preset else study
-    assert beside_the_paper(study) is beside
+    assert at_the_papers_scale(study) is beside
     assert verdict_in_words("yes", study) == ("reproduced" if beside else SMALLER)
     assert verdict_in_words("partly", study) == "partly reproduced"
 

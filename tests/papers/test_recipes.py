@@ -163,7 +163,7 @@ def test_an_outcome_from_a_recipe():
         "added": [{"above": "mean", "part": "y is above 0 in {group}"}],
         "lists": {"means": {"each": "{mean.value:.2f} in {group}", "join": " and "}},
         "conclusion": "x changes by {x}; y is {means}; {held} of {n}.",
-        "beside": {"x": "x"},
+        "reproduced": {"x": "x"},
         "ratios": {"over": "first", "of": ["x"]},
     }
     found = outcome(example(**recipe), ROWS)
@@ -177,8 +177,8 @@ def test_an_outcome_from_a_recipe():
     assert found.findings[3].part == "y is above 0 in second"
     y = [f"{of(way, 'y').mean():.2f}" for way in "ab"]
     assert found.conclusion.endswith(f"; y is {y[0]} in first and {y[1]} in second; 1 of 12.")
-    assert list(found.beside) == ["x, second"]  # the paper has no other
-    assert found.beside["x, second"] == mean(of("b", "x"))
+    assert list(found.reproduced_values) == ["x, second"]  # the paper has no other
+    assert found.reproduced_values["x, second"] == mean(of("b", "x"))
     assert not found.figure.log_x
     assert found.more[0].title == "As ratios"
 

@@ -74,7 +74,9 @@ def test_a_penalty_is_judged_by_the_weights_that_are_there(weights, results, say
     assert [finding.result for finding in outcome.findings] == results
     assert says in outcome.conclusion
     assert never not in outcome.conclusion
-    times = [outcome.beside[f"time over λ = 0, λ = {weight:g}"].value for weight in weights]
+    times = [
+        outcome.reproduced_values[f"time over λ = 0, λ = {weight:g}"].value for weight in weights
+    ]
     assert all(map(math.isfinite, times)) == (0.0 in weights)
 
 

@@ -24,7 +24,7 @@ from ..study.settings.yaml_text import read_yaml
 from .judging.experiment import Analysis, Experiment, Row
 from .judging.findings import POST_HOC
 from .judging.numbers import CUT_OFF
-from .judging.trained import Limit, NotAsked, Trained
+from .judging.trained import Limit, NotAsked, TrainedWhen
 from .recipes.recipe import outcome
 from .scale_text import ScaleTexts
 
@@ -134,9 +134,9 @@ def read_experiment(document: ClaimDocument) -> Experiment:
     )
 
 
-def _paper_value(given: float | list[float]) -> float:
+def _paper_value(printed: float | list[float]) -> float:
     """A number, or the mean of those that the paper prints for its runs."""
-    return sum(given) / len(given) if isinstance(given, list) else given
+    return sum(printed) / len(printed) if isinstance(printed, list) else printed
 
 
 def _columns(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -153,16 +153,16 @@ def _spelled(pattern: str) -> list[str]:
     return ["".join(chosen) for chosen in itertools.product(*pieces)]
 
 
-def _trained(given: Mapping[str, Any]) -> Trained | NotAsked:
-    if "not_asked" in given:
-        return NotAsked(given["not_asked"])
+def _trained(spec: Mapping[str, Any]) -> TrainedWhen | NotAsked:
+    if "not_asked" in spec:
+        return NotAsked(spec["not_asked"])
     limits = tuple(
-        Limit(**{**limit, "reached": tuple(limit.get("reached", ()))}) for limit in given["limits"]
+        Limit(**{**limit, "reached": tuple(limit.get("reached", ()))}) for limit in spec["limits"]
     )
-    more = {key: given[key] for key in ("needed", "by", "of") if key in given}
-    if "asked" in given:
-        more["asked"] = _has(given["asked"])
-    return Trained(limits, given["why"], **more)
+    more = {key: spec[key] for key in ("needed", "by", "of") if key in spec}
+    if "asked" in spec:
+        more["asked"] = _has(spec["asked"])
+    return TrainedWhen(limits, spec["why"], **more)
 
 
 def _has(wanted: Mapping[str, Sequence[Any]]) -> Callable[[Row], bool]:

@@ -105,6 +105,6 @@ def paper_values_table(experiment: Experiment, outcome: Outcome) -> Table:
     """The numbers that the paper gives, beside those of these runs."""
     rows: list[list[Cell]] = []
     for name, value in experiment.paper_values.items():
-        ours = outcome.beside.get(name)
+        ours = outcome.reproduced_values.get(name)
         rows.append([name, value, ours, None if ours is None else ours.n])
     return Table(("what", "paper", "here", "n"), rows, title="Beside the paper's numbers")

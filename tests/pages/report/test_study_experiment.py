@@ -288,7 +288,7 @@ def hostile(rows) -> Outcome:
             ],
             names=LINK,
         ),
-        beside={HOSTILE: seen},
+        reproduced_values={HOSTILE: seen},
         more=[titled(HOSTILE, LINK, Table((HOSTILE,), [[seen]]))],
     )
 

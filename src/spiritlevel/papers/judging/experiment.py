@@ -8,7 +8,7 @@ from typing import Any
 
 from ...pages.content import Figure, IntervalEstimate, Panels, Table
 from .findings import Agreement, Finding
-from .trained import NotAsked, Trained
+from .trained import NotAsked, TrainedWhen
 
 Row = Mapping[str, Any]  # a run: its axes, seed, ends of training and measures
 PAPERS = {  # titles, by the number that names of experiments start with
@@ -22,7 +22,7 @@ PAPERS = {  # titles, by the number that names of experiments start with
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What the runs say about the claim. `beside` has our numbers under the paper's own keys."""
+    """What the runs say about the claim. `reproduced_values` are ours by the paper's keys."""
 
     table: Table
     findings: Sequence[Finding]  # the claim, part by part
@@ -31,7 +31,7 @@ class Outcome:
     figure: Figure | Panels | None = None
     why: str = ""  # what stands between a measure and the gap, in a sentence or two
     more: Sequence[Table] = ()  # what is shown and not judged, each with its title and caption
-    beside: Mapping[str, IntervalEstimate] = dataclasses.field(default_factory=dict)
+    reproduced_values: Mapping[str, IntervalEstimate] = dataclasses.field(default_factory=dict)
     left_out: str = ""  # which networks are not judged because they are not trained
 
 
@@ -58,7 +58,7 @@ class Experiment:
             is repeated.
         measures: which ones it rests on; the page says from their cards when they mislead.
         layers: measures that are recorded of each layer, too, as MEASURE[LAYER].
-        paper_values: the numbers the paper gives, under names that `Outcome.beside` repeats.
+        paper_values: the numbers the paper gives; `Outcome.reproduced_values` has the same names.
         takes_times: of its runs, which others beside them would change; run them one at a time.
         paper_runs: how many the paper has, where its preset repeats them with more seeds.
         rows_of: the experiment whose recorded runs it looks at; "" for its own.
@@ -69,7 +69,7 @@ class Experiment:
     source: str
     claim: str
     analysis: Analysis
-    trained: Trained | NotAsked
+    trained: TrainedWhen | NotAsked
     columns: tuple[str, ...]
     rule: str
     set_up: str

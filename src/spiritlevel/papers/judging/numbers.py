@@ -38,11 +38,11 @@ def share(flags: Iterable[bool]) -> IntervalEstimate:
     >>> print(share([True] * 100))
     1 [0.963, 1]
     """
-    given = list(flags)
-    n = len(given)
+    held = list(flags)
+    n = len(held)
     if n == 0:
         return IntervalEstimate(math.nan, math.nan, math.nan, 0)
-    p = sum(given) / n
+    p = sum(held) / n
     square = statistics.NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) ** 2
     middle = (p + square / (2 * n)) / (1 + square / n)
     half = math.sqrt(square * (p * (1 - p) / n + square / (4 * n * n))) / (1 + square / n)

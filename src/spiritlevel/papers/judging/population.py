@@ -43,18 +43,18 @@ def correlations(
         values = column(rows, name)
         plain = spearman(values, gap)
         ranks[name] = over_settings(plain, levels_of(rows, name, GAP, settings))
-        given = [key for key in CONFOUNDERS if key != name]
+        fixed = [key for key in CONFOUNDERS if key != name]
         cells = (
             pearson(values, gap),
             plain,
             *([ranks[name]] if repeated else []),
-            partial_over_settings(rows, name, GAP, given, settings),
+            partial_over_settings(rows, name, GAP, fixed, settings),
         )
         table.append(
             [
                 *(name, plain.n),
                 *(estimate(correlation) for correlation in cells),
-                ", ".join(factors_held_fixed(name, given)) or None,
+                ", ".join(factors_held_fixed(name, fixed)) or None,
             ]
         )
     titles = (
@@ -159,8 +159,8 @@ def on_three_levels(rows: Sequence[Row], measure: str, settings: Sequence[str]) 
     return f" {found.sentence}" if found is not None and found.sentence else ""
 
 
-def _part_of_it(measure: str, given: Sequence[str]) -> str:
-    held = factors_held_fixed(measure, given)
+def _part_of_it(measure: str, fixed: Sequence[str]) -> str:
+    held = factors_held_fixed(measure, fixed)
     if not held:
         return ""
     return (

@@ -18,12 +18,12 @@ WORDS = ("reproduced", SMALLER, *(word for word in VERDICTS.values() if word != 
 
 def verdict_in_words(agrees: Agreement, study: Study) -> str:
     """The verdict; a claim that holds on smaller data or networks is not simply reproduced."""
-    if agrees == "yes" and not beside_the_paper(study):
+    if agrees == "yes" and not at_the_papers_scale(study):
         return SMALLER
     return VERDICTS[agrees]
 
 
-def beside_the_paper(study: Study) -> bool:
+def at_the_papers_scale(study: Study) -> bool:
     """Whether data set and networks are those of the preset "paper", with half of its images."""
     library = library_study(study.name)
     if PAPER not in library.presets:

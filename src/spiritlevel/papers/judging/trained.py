@@ -69,7 +69,7 @@ class NotAsked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrainedWhen:
     """When a network counts as trained, and how many such networks a claim needs.
 
     Args:

@@ -16,7 +16,7 @@ from ..judging.rows import column
 from ..judging.settings import levels_of, over_settings
 from . import table_3
 from .flatness_panels import FLATNESS, flatness_density, marks
-from .ways import HEAD, by_way
+from .optimizers_and_rates import HEAD, by_optimizer_and_rate
 
 BOUND = "bound.generalization"
 LOOSE = 10.0  # times the gap, from which on a bound says nothing about it
@@ -55,7 +55,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
 
 def _table(rows: Sequence[Row]) -> Table:
     cells: list[list[Cell]] = []
-    for (optimizer, rate), group in by_way(rows).items():
+    for (optimizer, rate), group in by_optimizer_and_rate(rows).items():
         ratios = [row[BOUND] / row[GAP] for row in group if row[GAP] > 0]
         cells.append(
             [
@@ -92,7 +92,7 @@ def _figure(rows: Sequence[Row]) -> Panels | None:
     )
     label = "generalization gap"
     groups: dict[str, list[Row]] = {}
-    for (optimizer, _), group in by_way(rows).items():
+    for (optimizer, _), group in by_optimizer_and_rate(rows).items():
         groups.setdefault(optimizer, []).extend(group)
     return Panels(
         [

@@ -14,7 +14,7 @@ from ..judging.numbers import mean, plain
 from ..judging.population import GAP, finite_rows
 from ..judging.rows import column
 from .flatness_panels import FLATNESS
-from .ways import ADAMW, HEAD, SGD, Way, by_way
+from .optimizers_and_rates import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
 
 ERROR_GAP = "error_gap"
 ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share
@@ -23,28 +23,28 @@ SHOWN = {HEAD: FLATNESS, GAP: "gap of the losses", ERROR_GAP: "gap of the accura
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """SGD against AdamW at the same rate, and what a larger rate does to each."""
-    ways = by_way(finite_rows(rows, HEAD))
-    findings = [*_optimizers_compared(ways), *_rates_compared(ways)]
+    groups = by_optimizer_and_rate(finite_rows(rows, HEAD))
+    findings = [*_optimizers_compared(groups), *_rates_compared(groups)]
     table: list[list[Cell]] = [
         [optimizer, f"{rate:g}", len(group), *(_quartiles_text(group, name) for name in SHOWN)]
-        for (optimizer, rate), group in ways.items()
+        for (optimizer, rate), group in groups.items()
     ]
     return Outcome(
         table=Table(("optimizer", "learning rate", "n", *SHOWN.values()), table),
-        figure=Panels([_boxes(ways, HEAD), _boxes(ways, GAP)], columns=2),
+        figure=Panels([_boxes(groups, HEAD), _boxes(groups, GAP)], columns=2),
         findings=findings,
         agrees=verdict(findings),
-        conclusion=_conclusion(ways),
+        conclusion=_conclusion(groups),
     )
 
 
-def _boxes(ways: dict[Way, list[Row]], name: str) -> Figure:
+def _boxes(groups: ByRate, name: str) -> Figure:
     """Medians and quartiles along the rates, as the boxes of the paper's figure have them."""
     series = []
     for chosen in (SGD, ADAMW):
         boxes = [
             (rate, *statistics.quantiles(column(group, name), n=4, method="inclusive"))
-            for (optimizer, rate), group in ways.items()
+            for (optimizer, rate), group in groups.items()
             if optimizer == chosen and len(group) > 1
         ]
         if boxes:
@@ -67,11 +67,11 @@ def _quartiles_text(group: Sequence[Row], name: str) -> str | None:
     return f"{plain(middle)} [{plain(low)}, {plain(high)}]"
 
 
-def _conclusion(ways: dict[Way, list[Row]]) -> str:
+def _conclusion(groups: ByRate) -> str:
     parts = []
     for chosen in (SGD, ADAMW):
         group = [
-            row for (optimizer, _), each in ways.items() if optimizer == chosen for row in each
+            row for (optimizer, _), each in groups.items() if optimizer == chosen for row in each
         ]
         if group:
             flatness, gap = (statistics.median(column(group, name)) for name in (HEAD, GAP))
@@ -82,10 +82,10 @@ def _conclusion(ways: dict[Way, list[Row]]) -> str:
     return f"{'; '.join(parts)}." if parts else "No network of either optimizer has a flatness."
 
 
-def _optimizers_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
+def _optimizers_compared(groups: ByRate) -> list[Finding]:
     """Fig. 4: SGD against AdamW at the same rate, with all else the same."""
-    shared = [rate for optimizer, rate in ways if optimizer == SGD and (ADAMW, rate) in ways]
-    pairs = {rate: _pairs(ways[ADAMW, rate], ways[SGD, rate]) for rate in shared}
+    shared = [rate for optimizer, rate in groups if optimizer == SGD and (ADAMW, rate) in groups]
+    pairs = {rate: _pairs(groups[ADAMW, rate], groups[SGD, rate]) for rate in shared}
     flatter = {
         rate: factor((adamw.get(HEAD), sgd.get(HEAD)) for adamw, sgd in each)
         for rate, each in pairs.items()
@@ -111,12 +111,15 @@ def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]
     return [(partners[key], row) for key, row in keys if key in partners]
 
 
-def _rates_compared(ways: dict[Way, list[Row]]) -> list[Finding]:
+def _rates_compared(groups: ByRate) -> list[Finding]:
     """Fig. 4: a larger rate makes one optimizer flatter and the other sharper."""
     trends = {}
     for name in (SGD, ADAMW):
         points = [
-            (w[1], row.get(HEAD)) for w, group in ways.items() if w[0] == name for row in group
+            (rate, row.get(HEAD))
+            for (optimizer, rate), group in groups.items()
+            if optimizer == name
+            for row in group
         ]
         trends[name] = spearman([rate for rate, _ in points], [kappa for _, kappa in points])
     return [

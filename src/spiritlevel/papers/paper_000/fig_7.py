@@ -105,7 +105,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
             ],
             log_y=True,
         ),
-        beside={
+        reproduced_values={
             TOGETHER: estimate(together),
             P: IntervalEstimate(together.p, math.nan, math.nan, together.n),
             "final flatness, frozen backbone": mean(column(rows, _last(FROZEN))),

@@ -14,7 +14,7 @@ from ..judging.numbers import IntervalEstimate, plain
 from ..judging.population import GAP
 from ..judging.rows import column
 from .flatness_panels import drawn, flatness_density, marks
-from .ways import ADAMW, HEAD, SGD
+from .optimizers_and_rates import ADAMW, HEAD, SGD
 
 NETWORKS = {"vgg16": "VGG-16", "densenet121": "DenseNet"}  # the scale says how deep
 ORDERS = 100.0  # "several orders of magnitude": at least two

@@ -11,7 +11,7 @@ from ...math.kde import GaussianMixture, scott
 from ...pages.content import Figure, Series
 from ..judging.experiment import Row
 from ..judging.rows import column
-from .ways import HEAD
+from .optimizers_and_rates import HEAD
 
 FLATNESS = "relative flatness of the head"
 PLACES, MARGIN = 80, 0.6  # of a density: points, and decades beyond the outermost networks

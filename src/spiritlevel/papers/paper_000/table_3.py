@@ -31,7 +31,7 @@ from ..judging.settings import (
     over_settings,
     partial_over_settings,
 )
-from .ways import HEAD, Way, by_way
+from .optimizers_and_rates import HEAD, ByRate, by_optimizer_and_rate
 
 ERROR_GAP, ACCURACY = "error_gap", "train_accuracy"
 FITTED = 0.99  # training accuracy from which on a network has little left to learn
@@ -58,7 +58,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     table, _ = correlations(rows, shown, SETTINGS)
     line = regression(column(rows, HEAD), column(rows, GAP))
     judged = _over_settings(rows, line)
-    groups = _groups(rows, by_way(rows))
+    groups = _groups(rows, by_optimizer_and_rate(rows))
     findings = [
         above(f"flatness of the head rises with the gap ({name})", correlation, paper=PAPER[name])
         for name, correlation in judged.items()
@@ -76,7 +76,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
             whole_catalogue(rows, SETTINGS),
         ],
         why=_why(rows, groups),
-        beside=_beside(line, rows),
+        reproduced_values=_reproduced_values(line, rows),
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
@@ -94,7 +94,7 @@ def _over_settings(rows: Sequence[Row], line: Regression) -> dict[str, Correlati
     }
 
 
-def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
+def _reproduced_values(line: Regression, rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
     """The rows of the paper's table, of the gap of the losses."""
     # The error of the intercept is that of the slope times the root mean square of flatness.
     reach = math.sqrt(mean(row[HEAD] ** 2 for row in finite_rows(rows, HEAD)).value)
@@ -143,10 +143,12 @@ def _by_accuracies(rows: Sequence[Row], shown: Sequence[str]) -> list[Table]:
     ]
 
 
-def _groups(rows: Sequence[Row], ways: dict[Way, list[Row]]) -> dict[str, list[Row]]:
+def _groups(rows: Sequence[Row], by_rate: ByRate) -> dict[str, list[Row]]:
     """All runs by how they were trained; a variant that the study does not have keeps its name."""
-    groups = {f"{optimizer} at rate {rate:g}": group for (optimizer, rate), group in ways.items()}
-    named = {row["variant"] for group in ways.values() for row in group}
+    groups = {
+        f"{optimizer} at rate {rate:g}": group for (optimizer, rate), group in by_rate.items()
+    }
+    named = {row["variant"] for group in by_rate.values() for row in group}
     others = grouped([row for row in rows if row["variant"] not in named], "variant")
     return groups | others
 

@@ -65,7 +65,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
                 for variant, group in groups.items()
             ],
         ),
-        beside={
+        reproduced_values={
             f"{name}, {variant}": mean(column(group, key))
             for variant, group in groups.items()
             for name, key in zip(NAMES, SHOWN, strict=True)

@@ -83,7 +83,9 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
             log_x=True,
             points=True,
         ),
-        beside=_beside([row for row in rows if row[NETWORK] == PAPERS_NETWORK]),
+        reproduced_values=_reproduced_values(
+            [row for row in rows if row[NETWORK] == PAPERS_NETWORK]
+        ),
         findings=[stays, *grows],
         agrees=verdict(grows) if same else "no",
         conclusion=_conclusion(moved, growth, pairs),
@@ -159,7 +161,7 @@ def _lines(network: str, group: Sequence[Row]) -> list[Series]:
     ]
 
 
-def _beside(rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
+def _reproduced_values(rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
     names = {
         TITLES[0]: f"{TRAIN}/{PLAIN}",
         TITLES[1]: f"{TEST}/{PLAIN}",

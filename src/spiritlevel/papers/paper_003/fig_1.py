@@ -60,7 +60,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
         table=_table(rows, ranks),
         figure=_figure(rows),
         why=why(rows, TRACE, "κ_τ^5", SETTINGS),
-        beside={BESIDE: estimate(first)},
+        reproduced_values={BESIDE: estimate(first)},
         findings=[finding for each in parts for finding in each],
         agrees=_agreement(parts),
         more=levels_tables(rows, tuple(WORDS), SETTINGS),

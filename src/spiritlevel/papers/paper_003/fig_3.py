@@ -60,7 +60,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
         more=levels_tables(rows, list(NETWORK), SETTINGS),
         figure=_figure(rows, ranks),
         why=_why(rows) if len(rows) >= FEW else "",
-        beside={BESIDE: estimate(weakest)},
+        reproduced_values={BESIDE: estimate(weakest)},
         findings=findings,
         agrees=verdict(findings) if len(rows) >= FEW else "undecided",
         conclusion=_conclusion(ranks, len(rows)),

@@ -82,8 +82,8 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 
 
-def _kinds(given: str) -> list[str]:
-    kinds = given.split()
+def _kinds(words: str) -> list[str]:
+    kinds = words.split()
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise SpiritlevelError(
             f"The study's task.rescale must hold the words {' and '.join(KINDS)}, one of them or "

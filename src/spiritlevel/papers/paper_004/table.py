@@ -60,7 +60,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
             log_x=True,
             log_y=True,
         ),
-        beside={
+        reproduced_values={
             f"{name}, λ = {weight:g}": numbers
             for weight, estimates in ours.items()
             for name, numbers in zip(COLUMNS, estimates, strict=True)

@@ -13,7 +13,7 @@ may be `alternating`;
 `verdict`, if more than the parts decides: `first enough` or `first needed`;
 `lists`, texts of every group that sentences can name, `conclusion` and `why`;
 `reasons`, what else goes with a measure and with the gap, as `reasons` reads it;
-`beside`, what stands beside the paper's values; and the tables `ratios` and `held_fixed`.
+`reproduced`, what stands beside the paper's values; and the tables `ratios` and `held_fixed`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Recipe:
         self.numbers: dict[str, Any] = {
             name: computed(spec, self.runs) for name, spec in self.spec.get("numbers", {}).items()
         }
-        self.each: dict[str, dict[Any, Number]] = {
+        self.each: dict[str, dict[Any, Any]] = {
             name: {group: computed(spec, self.runs, group) for group in self._groups(spec)}
             for name, spec in self.spec.get("each", {}).items()
         }
@@ -83,9 +83,9 @@ class Recipe:
         left_out = spec.get("but", [])
         return spec.get("of", [group for group in self.runs.groups if group not in left_out])
 
-    def outcome(self, **given: Any) -> Outcome:
-        """All that the recipe says; it may name `given` numbers and texts."""
-        self.numbers |= given
+    def outcome(self, **extra: Any) -> Outcome:
+        """All that the recipe says; it may name `extra` numbers and texts."""
+        self.numbers |= extra
         findings, added = (self._parts(self.spec.get(key, ())) for key in ("parts", "added"))
         fields = self._fields(findings)
         why = [filled(self.spec["why"], fields)] if "why" in self.spec else []
@@ -103,7 +103,7 @@ class Recipe:
             figure=self._figure(),
             why=" ".join(why),
             more=more,
-            beside=self._beside(),
+            reproduced_values=self._reproduced_values(),
         )
 
     def _fields(self, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -188,10 +188,10 @@ class Recipe:
             return None
         return figure(self.spec["figure"], self.runs, self.each)
 
-    def _beside(self) -> dict[str, IntervalEstimate]:
+    def _reproduced_values(self) -> dict[str, IntervalEstimate]:
         beside = {}
         for group in self.runs.groups:
-            for title, name in self.spec.get("beside", {}).items():
+            for title, name in self.spec.get("reproduced", {}).items():
                 key, number = f"{title}, {self._in_paper(group)}", self._cell(name, group)
                 if key in self.experiment.paper_values:
                     assert isinstance(number, IntervalEstimate)
@@ -205,6 +205,6 @@ class Recipe:
         return [ratios(groups, self.spec["ratios"]["over"], self.spec["ratios"]["of"])]
 
 
-def outcome(experiment: Experiment, rows: Sequence[Row], **given: Any) -> Outcome:
-    """What the runs say by the experiment's recipe, which may name `given` numbers and texts."""
-    return Recipe(experiment, rows).outcome(**given)
+def outcome(experiment: Experiment, rows: Sequence[Row], **extra: Any) -> Outcome:
+    """What the runs say by the experiment's recipe, which may name `extra` numbers and texts."""
+    return Recipe(experiment, rows).outcome(**extra)

@@ -38,9 +38,9 @@ class GroupedRuns:
         """
         if "then" in spec:
             outer = cls.of(rows, {key: value for key, value in spec.items() if key != "then"})
-            parts = {name: cls.of(group, spec["then"]) for name, group in outer.groups.items()}
-            inner = {(a, b): own for a, part in parts.items() for b, own in part.groups.items()}
-            steps = {(a, b): step for a, part in parts.items() for b, step in part.steps.items()}
+            divided = {name: cls.of(group, spec["then"]) for name, group in outer.groups.items()}
+            inner = {(a, b): own for a, part in divided.items() for b, own in part.groups.items()}
+            steps = {(a, b): step for a, part in divided.items() for b, step in part.steps.items()}
             return cls(rows, inner, outer.groups, steps)
         if "points" in spec:
             points = range(1, spec["points"] + 1)

@@ -10,15 +10,15 @@ from ..judging.scale import library_study
 STUDY, HEAD = "000-table-3", "head.kappa"
 SGD, ADAMW = "SGD", "AdamW"
 OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # by how the names of the variants begin
-Way = tuple[str, float]  # optimizer and learning rate
+ByRate = dict[tuple[str, float], list[Row]]  # optimizer and learning rate
 
 
-def by_way(rows: Sequence[Row]) -> dict[Way, list[Row]]:
+def by_optimizer_and_rate(rows: Sequence[Row]) -> ByRate:
     """Runs by optimizer and rate; the study says which rate the name of a variant stands for."""
     presets = library_study(STUDY).presets
     scales = [library_study(STUDY, preset) for preset in ("", *presets)]
     rates = {name: variant["lr"] for scale in scales for name, variant in scale.variants.items()}
-    groups: dict[Way, list[Row]] = {}
+    groups: ByRate = {}
     for prefix, optimizer in OPTIMIZERS.items():
         runs = [
             row for row in rows if row["variant"] in rates and row["variant"].startswith(prefix)
