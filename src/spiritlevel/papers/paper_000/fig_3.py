@@ -14,7 +14,6 @@ from ..judging.numbers import plain
 from ..judging.population import GAP
 from ..judging.rows import column
 from ..judging.settings import levels_of, over_settings
-from . import table_3
 from .flatness_panels import FLATNESS, flatness_density, marks
 from .optimizers_and_rates import HEAD, by_optimizer_and_rate
 
@@ -29,7 +28,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     covered = sum(row[BOUND] >= row[GAP] for row in positive)
     follows = over_settings(
         spearman(column(known, BOUND), column(known, GAP)),
-        levels_of(known, BOUND, GAP, table_3.SETTINGS),
+        levels_of(known, BOUND, GAP, experiment.settings),
     )
     findings = [
         fact(

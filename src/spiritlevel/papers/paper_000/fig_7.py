@@ -17,7 +17,6 @@ from .tasks_transfer import ACCURACY, FLATNESS, FROZEN, HIGH, LOSS, LOW, PEAK, S
 
 TOGETHER = "Spearman, final flatness and accuracy"
 P = "p of that correlation (the paper: below this)"
-PAPER = {TOGETHER: -0.68, P: 1e-4, "final flatness, frozen backbone": 1.5e4}
 EARLY = (
     "the peak at the high rate comes early: before the middle of training (where it is, in % of "
     "the epochs)"
@@ -73,7 +72,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
             "networks that end flatter are more accurate: the rank correlation of flatness with "
             "accuracy is negative",
             together,
-            paper=PAPER[TOGETHER],
+            paper=experiment.paper_values[TOGETHER],
         ),
     ]
     added = [

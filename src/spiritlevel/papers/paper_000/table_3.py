@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ...math.student import t_quantile
 from ...pages.content import Table
@@ -37,30 +37,22 @@ ERROR_GAP, ACCURACY = "error_gap", "train_accuracy"
 FITTED = 0.99  # training accuracy from which on a network has little left to learn
 OTHERS = ("head.trace", "curvature.trace", "relative.kappa", "norms.weight")
 PEARSON, SPEARMAN = "Pearson correlation", "Spearman correlation"
-PAPER = {
-    PEARSON: 0.5803,
-    f"{PEARSON}, lower end of the 95 % interval": 0.4179,
-    f"{PEARSON}, upper end of the 95 % interval": 0.7067,
-    SPEARMAN: 0.7621,
-    "slope of the gap over flatness": 6.9049e-6,
-    "standard error of the slope": 1.070e-6,
-    "intercept": 3.5452e-2,
-    "R²": 0.3367,
-    "p of the slope and of Pearson": 7.244e-9,
-    "p of Spearman": 3.775e-17,
-}
-SETTINGS = ("variant", "batch_size", "weight_decay")
 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Both correlations of the head's relative flatness with the gap, beside the paper's."""
+    settings = experiment.settings
     shown = measured(rows, (HEAD, *OTHERS))
-    table, _ = correlations(rows, shown, SETTINGS)
+    table, _ = correlations(rows, shown, settings)
     line = regression(column(rows, HEAD), column(rows, GAP))
-    judged = _over_settings(rows, line)
+    judged = _over_settings(rows, line, settings)
     groups = _groups(rows, by_optimizer_and_rate(rows))
     findings = [
-        above(f"flatness of the head rises with the gap ({name})", correlation, paper=PAPER[name])
+        above(
+            f"flatness of the head rises with the gap ({name})",
+            correlation,
+            paper=experiment.paper_values[name],
+        )
         for name, correlation in judged.items()
     ]
     return Outcome(
@@ -71,12 +63,12 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
             fitted=True,
         ),
         more=[
-            *levels_tables(rows, shown, SETTINGS),
-            *_by_accuracies(rows, shown),
-            whole_catalogue(rows, SETTINGS),
+            *levels_tables(rows, shown, settings),
+            *_by_accuracies(rows, shown, settings),
+            whole_catalogue(rows, settings),
         ],
-        why=_why(rows, groups),
-        reproduced_values=_reproduced_values(line, rows),
+        why=_why(rows, groups, settings),
+        reproduced_values=_reproduced_values(experiment.paper_values, line, rows),
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
@@ -86,15 +78,19 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _over_settings(rows: Sequence[Row], line: Regression) -> dict[str, Correlation]:
+def _over_settings(
+    rows: Sequence[Row], line: Regression, settings: Sequence[str]
+) -> dict[str, Correlation]:
     """Both correlations of a line through these runs, with intervals that count settings."""
     return {
-        PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, SETTINGS, "pearson")),
-        SPEARMAN: over_settings(line.spearman, levels_of(rows, HEAD, GAP, SETTINGS)),
+        PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, settings, "pearson")),
+        SPEARMAN: over_settings(line.spearman, levels_of(rows, HEAD, GAP, settings)),
     }
 
 
-def _reproduced_values(line: Regression, rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
+def _reproduced_values(
+    names: Iterable[str], line: Regression, rows: Sequence[Row]
+) -> dict[str, IntervalEstimate]:
     """The rows of the paper's table, of the gap of the losses."""
     # The error of the intercept is that of the slope times the root mean square of flatness.
     reach = math.sqrt(mean(row[HEAD] ** 2 for row in finite_rows(rows, HEAD)).value)
@@ -108,7 +104,7 @@ def _reproduced_values(line: Regression, rows: Sequence[Row]) -> dict[str, Inter
         squared(line.pearson),
         *(_alone(p, line.n) for p in (line.p_slope, line.spearman.p)),
     ]
-    return dict(zip(PAPER, numbers, strict=True))
+    return dict(zip(names, numbers, strict=True))
 
 
 def _student(value: float, stderr: float, n: int) -> IntervalEstimate:
@@ -122,12 +118,14 @@ def _alone(value: float, n: int) -> IntervalEstimate:
     return IntervalEstimate(value, math.nan, math.nan, n)
 
 
-def _by_accuracies(rows: Sequence[Row], shown: Sequence[str]) -> list[Table]:
+def _by_accuracies(
+    rows: Sequence[Row], shown: Sequence[str], settings: Sequence[str]
+) -> list[Table]:
     """The results for the other gap that the paper may have meant, if it was recorded."""
     others = [{**row, GAP: row[ERROR_GAP]} for row in rows if row.get(ERROR_GAP) is not None]
     if not others:
         return []
-    table, _ = correlations(others, shown, SETTINGS)
+    table, _ = correlations(others, shown, settings)
     line = regression(column(others, HEAD), column(others, GAP))
     return [
         titled(
@@ -153,22 +151,22 @@ def _groups(rows: Sequence[Row], by_rate: ByRate) -> dict[str, list[Row]]:
     return groups | others
 
 
-def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
+def _why(rows: Sequence[Row], groups: dict[str, list[Row]], settings: Sequence[str]) -> str:
     """Which training settings stand apart in the figure, and what is left without them."""
-    left = partial_over_settings(rows, HEAD, GAP, list(CONFOUNDERS), SETTINGS)
+    left = partial_over_settings(rows, HEAD, GAP, list(CONFOUNDERS), settings)
     return (
         f"{_apart(groups)}With {' and '.join(CONFOUNDERS.values())} held fixed, relative flatness "
         f"of the head and the gap have a rank correlation of {left} over all {left.n} networks."
-        f"{_of_the_fitted(rows)}{on_three_levels(rows, HEAD, SETTINGS)}"
+        f"{_of_the_fitted(rows, settings)}{on_three_levels(rows, HEAD, settings)}"
     )
 
 
-def _of_the_fitted(rows: Sequence[Row]) -> str:
+def _of_the_fitted(rows: Sequence[Row], settings: Sequence[str]) -> str:
     """What is left without networks that still learn; empty if none do, or too many."""
     fitted = [row for row in finite_rows(rows, HEAD) if (row.get(ACCURACY) or 0.0) > FITTED]
     if not FEW <= len(fitted) < len(rows):
         return ""
-    left = _over_settings(fitted, regression(column(fitted, HEAD), column(fitted, GAP)))
+    left = _over_settings(fitted, regression(column(fitted, HEAD), column(fitted, GAP)), settings)
     return (
         f" Over the {len(fitted)} networks with a training accuracy above {FITTED:g}, Pearson's "
         f"correlation is {left[PEARSON]} and Spearman's {left[SPEARMAN]}; this too was examined "

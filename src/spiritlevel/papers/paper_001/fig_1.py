@@ -22,21 +22,8 @@ WORDS = {
     PAIR: "first layer × 10, second ÷ 10",
 }
 PAPERS_NETWORK = "resnet18"  # VGG-small was added
-PAPER_LARGEST = (3.21e2, 5.11e8)  # as trained, and with all weights times ten
-PAPER_FACTOR = PAPER_LARGEST[1] / PAPER_LARGEST[0]
-TITLES = tuple(
-    f"{PAPERS_NETWORK}: {words}"
-    for words in (
-        "training accuracy",
-        "test accuracy",
-        "largest eigenvalue, as trained",
-        "largest eigenvalue, all weights × 10",
-        "factor of the largest eigenvalue",
-    )
-)
+FACTOR = f"{PAPERS_NETWORK}: factor of the largest eigenvalue"
 VANISHED = 1e-6  # a number below this share of what it was counts as gone
-LARGER = 10.0  # the eigenvalue must grow at least this much in every network
-ROUNDING = 0.001  # a smaller change of an accuracy is rounding: times ten is not exact
 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
@@ -54,7 +41,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
         for row in rows
         for accuracy in (TRAIN, TEST)
     )
-    same = moved < ROUNDING
+    same, larger = moved < experiment.thresholds["rounding"], experiment.thresholds["larger"]
     growth = {network: _growth(group) for network, group in grouped(rows, NETWORK).items()}
     pairs = [
         row[f"{LARGEST}/{PAIR}"] / row[f"{LARGEST}/{PLAIN}"] for row in rows if _has([row], PAIR)
@@ -66,8 +53,8 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     )
     grows = [
         fact(
-            f"the largest eigenvalue of {network} grows at least {LARGER:g}-fold",
-            all(factor >= LARGER for factor in factors),
+            f"the largest eigenvalue of {network} grows at least {larger:g}-fold",
+            all(factor >= larger for factor in factors),
             f"{min(factors):.3g} to {max(factors):.3g} times",
         )
         for network, factors in growth.items()
@@ -83,12 +70,10 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
             log_x=True,
             points=True,
         ),
-        reproduced_values=_reproduced_values(
-            [row for row in rows if row[NETWORK] == PAPERS_NETWORK]
-        ),
+        reproduced_values=dict(zip(experiment.paper_values, _as_the_paper(rows), strict=True)),
         findings=[stays, *grows],
         agrees=verdict(grows) if same else "no",
-        conclusion=_conclusion(moved, growth, pairs),
+        conclusion=_conclusion(moved, growth, pairs, experiment.paper_values[FACTOR]),
         why=_why(rows),
     )
 
@@ -161,22 +146,20 @@ def _lines(network: str, group: Sequence[Row]) -> list[Series]:
     ]
 
 
-def _reproduced_values(rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
-    names = {
-        TITLES[0]: f"{TRAIN}/{PLAIN}",
-        TITLES[1]: f"{TEST}/{PLAIN}",
-        TITLES[2]: f"{LARGEST}/{PLAIN}",
-        TITLES[3]: f"{LARGEST}/{ALL}",
-    }
-    means = {title: mean(column(rows, name)) for title, name in names.items()}
-    return means | {TITLES[4]: mean(_growth(rows))}
+def _as_the_paper(rows: Sequence[Row]) -> list[IntervalEstimate]:
+    """In the order of the paper's values."""
+    own = [row for row in rows if row[NETWORK] == PAPERS_NETWORK]
+    names = (f"{TRAIN}/{PLAIN}", f"{TEST}/{PLAIN}", f"{LARGEST}/{PLAIN}", f"{LARGEST}/{ALL}")
+    return [*(mean(column(own, name)) for name in names), mean(_growth(own))]
 
 
 def _most(moved: float) -> str:
     return f"the largest change of an accuracy is {moved:.2g}" if moved else "no accuracy changes"
 
 
-def _conclusion(moved: float, growth: dict[str, list[float]], pairs: list[float]) -> str:
+def _conclusion(
+    moved: float, growth: dict[str, list[float]], pairs: list[float], theirs: float
+) -> str:
     said = ", ".join(
         f"{min(values):.3g} to {max(values):.3g} in {network}" for network, values in growth.items()
     )
@@ -189,16 +172,16 @@ def _conclusion(moved: float, growth: dict[str, list[float]], pairs: list[float]
             f"; with two layers scaled against each other the function does not change, but the "
             f"eigenvalue does, by a factor of {min(pairs):.3g} to {max(pairs):.3g}"
         )
-    return f"{text}. {_papers_network(growth.get(PAPERS_NETWORK, []))}"
+    return f"{text}. {_papers_network(growth.get(PAPERS_NETWORK, []), theirs)}"
 
 
-def _papers_network(factors: Sequence[float]) -> str:
+def _papers_network(factors: Sequence[float], theirs: float) -> str:
     """How large the factor is in the paper's network, which the claim is about."""
     if not factors:
         return "ResNet-18, the paper's network, is not among these."
-    if max(factors) < PAPER_FACTOR:
+    if max(factors) < theirs:
         return (
-            f"The paper's factor of {PAPER_FACTOR:.3g} was not seen in ResNet-18, the paper's "
+            f"The paper's factor of {theirs:.3g} was not seen in ResNet-18, the paper's "
             f"network: the largest there is {max(factors):.3g}. VGG-small is not in its figure."
         )
-    return f"ResNet-18, the paper's network, comes to the paper's factor of {PAPER_FACTOR:.3g}."
+    return f"ResNet-18, the paper's network, comes to the paper's factor of {theirs:.3g}."

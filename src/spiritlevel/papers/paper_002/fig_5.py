@@ -24,9 +24,6 @@ PAC_BAYES = "pac_bayes.sigma"  # 1/σ²: large is sharp, as with all others
 FISHER_RAO = "norms.fisher_rao"
 NORM = "norms.weight"
 RIVALS = ("curvature.trace", FISHER_RAO, PAC_BAYES, NORM)
-ADDED = (SUM, "curvature.lambda_max")  # not in the paper
-SETTINGS = ("variant", "batch_size", "weight_decay")
-MEASURES = (KAPPA, *RIVALS, *ADDED)
 
 
 BOUND = "‖θ‖²/(4σ²) + ln(n/σ) + 10"
@@ -35,8 +32,9 @@ AUTHORS_BOUND = "the same with √σ for σ"
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Relative flatness must correlate with the gap, and more than the paper's other measures."""
-    table, ranks = correlations(rows, (KAPPA, *RIVALS, *ADDED), SETTINGS)
-    authors, authors_rank = _as_the_authors(rows)
+    settings = experiment.settings
+    table, ranks = correlations(rows, experiment.measures, settings)
+    authors, authors_rank = _as_the_authors(rows, settings)
     judged = {name: ranks[name] for name in (KAPPA, *RIVALS)}
     best, last = strongest(judged), min(judged, key=lambda name: judged[name].value)
     correlates = above("relative flatness correlates with the gap", ranks[KAPPA])
@@ -54,18 +52,18 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     ]
     return Outcome(
         table=table,
-        figure=scatter(rows, KAPPA, SETTINGS),
+        figure=scatter(rows, KAPPA, settings),
         why=(
-            f"{why(rows, KAPPA, settings=SETTINGS)} The PAC-Bayes measure as the authors' code "
+            f"{why(rows, KAPPA, settings=settings)} The PAC-Bayes measure as the authors' code "
             f"computes it has a rank correlation of {authors_rank} with the gap; this was examined "
             "after the runs and is not judged."
         ),
         findings=[*findings, *added],
         agrees=with_added(agrees, added),
         more=[
-            *levels_tables(rows, (KAPPA, *RIVALS, *ADDED), SETTINGS),
+            *levels_tables(rows, experiment.measures, settings),
             authors,
-            whole_catalogue(rows, SETTINGS),
+            whole_catalogue(rows, settings),
         ],
         conclusion=(
             f"Over {len(rows)} minima the rank correlation of relative flatness (of the last "
@@ -76,10 +74,10 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _as_the_authors(rows: Sequence[Row]) -> tuple[Table, Correlation]:
+def _as_the_authors(rows: Sequence[Row], settings: Sequence[str]) -> tuple[Table, Correlation]:
     """Their PAC-Bayes measure, from the columns that it is made of, and its rank correlation."""
     with_bounds = [{**row, **_bounds(row)} for row in rows]
-    table, ranks = correlations(with_bounds, (BOUND, AUTHORS_BOUND), SETTINGS)
+    table, ranks = correlations(with_bounds, (BOUND, AUTHORS_BOUND), settings)
     shown = titled(
         "The PAC-Bayes measure of the authors' code",
         "For its Fig. 5 the published code draws not 1/σ², but a bound made of it and of the norm "

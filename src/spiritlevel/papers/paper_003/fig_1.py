@@ -34,36 +34,32 @@ WORDS = {
     OTHERS[1]: "neuron.rho_sum",
 }
 VERSIONS = {"": "as trained", f"/{LAYERS}": "layers rescaled", f"/{NEURONS}": "neurons rescaled"}
-SETTINGS = ("variant", "batch_size", "model.init")
-SAME = 0.02  # a correlation that changes by at most this has survived the rescaling
-WEAK = 0.5  # a correlation below this share of its counterpart's is much weaker
 Ranks = dict[tuple[str, str], Correlation]  # by measure and version
-PAPER = 0.91
-BESIDE = "correlation of κ_τ^5 with the gap (here Spearman's; the paper does not say which)"
 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Rank correlations with the gap before and after the same networks are rescaled."""
+    settings = experiment.settings
     gap = column(rows, GAP)
     ranks = {
         (name, version): over_settings(
             spearman(column(rows, name + version), gap),
-            levels_of(rows, name + version, GAP, SETTINGS),
+            levels_of(rows, name + version, GAP, settings),
         )
         for name in WORDS
         for version in VERSIONS
     }
     first = ranks[TRACE, ""]
-    parts = [_parts(ranks, name) for name in COUNTERPARTS]
+    parts = [_parts(experiment, ranks, name) for name in COUNTERPARTS]
     change = max((row[f"{CHANGE}/{LAYERS}"] for row in rows), default=float("nan"))
     return Outcome(
-        table=_table(rows, ranks),
-        figure=_figure(rows),
-        why=why(rows, TRACE, "κ_τ^5", SETTINGS),
-        reproduced_values={BESIDE: estimate(first)},
+        table=_table(rows, ranks, settings),
+        figure=_figure(rows, settings),
+        why=why(rows, TRACE, "κ_τ^5", settings),
+        reproduced_values=dict.fromkeys(experiment.paper_values, estimate(first)),
         findings=[finding for each in parts for finding in each],
         agrees=_agreement(parts),
-        more=levels_tables(rows, tuple(WORDS), SETTINGS),
+        more=levels_tables(rows, tuple(WORDS), settings),
         conclusion=(
             f"Over {len(rows)} networks the rank correlation with the gap is {first} for κ_τ^5 "
             f"and {ranks[LARGEST, '']} for κ^5; random rescaling of layers, which changes outputs "
@@ -80,12 +76,13 @@ def _moved(ranks: Ranks, name: str) -> str:
     return f"from {before.value:+.2f} to {after.value:+.2f}"
 
 
-def _parts(ranks: Ranks, name: str) -> list[Finding]:
+def _parts(experiment: Experiment, ranks: Ranks, name: str) -> list[Finding]:
     """The parts on one measure; without a positive correlation nothing can survive or be lost."""
     title, other = WORDS[name], COUNTERPARTS[name]
     after, lost = (ranks[each, f"/{LAYERS}"].value for each in (name, other))
+    [paper], limits = experiment.paper_values.values(), experiment.thresholds
     correlates = above(
-        f"{title} correlates with the gap", ranks[name, ""], paper=PAPER if name == TRACE else None
+        f"{title} correlates with the gap", ranks[name, ""], paper=paper if name == TRACE else None
     )
     survives, weaker = f"{title} keeps it when layers are rescaled", f"{WORDS[other]} does not"
     if correlates.result != "held":
@@ -97,8 +94,8 @@ def _parts(ranks: Ranks, name: str) -> list[Finding]:
         ]
     return [
         correlates,
-        fact(survives, abs(after - ranks[name, ""].value) <= SAME, _moved(ranks, name)),
-        fact(weaker, lost < WEAK * after, f"{lost:+.2f} against {after:+.2f}"),
+        fact(survives, abs(after - ranks[name, ""].value) <= limits["same"], _moved(ranks, name)),
+        fact(weaker, lost < limits["weak"] * after, f"{lost:+.2f} against {after:+.2f}"),
     ]
 
 
@@ -108,21 +105,21 @@ def _agreement(parts: list[list[Finding]]) -> Agreement:
     return verdict(every) if there else missed(every)
 
 
-def _table(rows: Sequence[Row], ranks: Ranks) -> Table:
+def _table(rows: Sequence[Row], ranks: Ranks, settings: Sequence[str]) -> Table:
     table: list[list[Cell]] = []
     for name, title in WORDS.items():
-        fixed = partial_over_settings(rows, name, GAP, list(CONFOUNDERS), SETTINGS)
+        fixed = partial_over_settings(rows, name, GAP, list(CONFOUNDERS), settings)
         shown = [ranks[name, version] for version in VERSIONS]
         table.append([title, shown[0].n, *(estimate(c) for c in (*shown, fixed))])
-    over = ", interval over settings" if settings_of(rows, SETTINGS) is not None else ""
-    ways = (*VERSIONS.values(), "confounders held fixed")
-    titles = [f"Spearman, {way}{over}" for way in ways]
+    over = ", interval over settings" if settings_of(rows, settings) is not None else ""
+    shown_as = (*VERSIONS.values(), "confounders held fixed")
+    titles = [f"Spearman, {version}{over}" for version in shown_as]
     return Table(("measure of the last layer", "n", *titles), table)
 
 
-def _figure(rows: Sequence[Row]) -> Panels:
+def _figure(rows: Sequence[Row], settings: Sequence[str]) -> Panels:
     """Fig. 1 of the paper, with a colour for each setting, above its Fig. 2."""
-    as_trained = dataclasses.replace(scatter(rows, TRACE, SETTINGS), title="As trained")
+    as_trained = dataclasses.replace(scatter(rows, TRACE, settings), title="As trained")
     return Panels([as_trained, _rescaled(rows)], columns=1)
 
 

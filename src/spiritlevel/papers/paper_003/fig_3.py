@@ -22,8 +22,6 @@ NETWORK = {  # of the whole network, and the measure of a layer that it is made 
     SUM: SUM,
 }
 WORDS = {KAPPA: "κ_τ^l (scaled.trace)", SUM: "ρ_σ^l (neuron.rho_sum)", MAX: "ρ^l (neuron.rho_max)"}
-SETTINGS = ("variant",)
-BESIDE = "smallest correlation of κ_τ^l over the hidden layers (paper: at least)"
 
 
 def of_layer(measure: str, layer: str) -> str:
@@ -36,8 +34,9 @@ BY_LAYER = {measure: [of_layer(measure, layer) for layer in LAYERS] for measure 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Does every layer correlate with the gap, and the whole network more than each layer?"""
+    settings = experiment.settings
     of_layers = [name for names in BY_LAYER.values() for name in names]
-    table, ranks = correlations(rows, [*of_layers, *NETWORK], SETTINGS)
+    table, ranks = correlations(rows, [*of_layers, *NETWORK], settings)
     ahead = [n for n, m in NETWORK.items() if ranks[n].value > _most(ranks, BY_LAYER[m])]
     findings = [
         every(
@@ -57,10 +56,10 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     weakest = min((ranks[name] for name in BY_LAYER[KAPPA]), key=lambda found: found.value)
     return Outcome(
         table=table,
-        more=levels_tables(rows, list(NETWORK), SETTINGS),
-        figure=_figure(rows, ranks),
-        why=_why(rows) if len(rows) >= FEW else "",
-        reproduced_values={BESIDE: estimate(weakest)},
+        more=levels_tables(rows, list(NETWORK), settings),
+        figure=_figure(rows, ranks, settings),
+        why=_why(rows, settings) if len(rows) >= FEW else "",
+        reproduced_values=dict.fromkeys(experiment.paper_values, estimate(weakest)),
         findings=findings,
         agrees=verdict(findings) if len(rows) >= FEW else "undecided",
         conclusion=_conclusion(ranks, len(rows)),
@@ -84,9 +83,9 @@ def _conclusion(ranks: Mapping[str, Correlation], n: int) -> str:
     )
 
 
-def _why(trained: Sequence[Row]) -> str:
+def _why(trained: Sequence[Row], settings: Sequence[str]) -> str:
     """What correlates with both κ_τ and the gap, and what is left at one batch size."""
-    confounded = why(trained, KAPPA, "κ_τ of the network", SETTINGS)
+    confounded = why(trained, KAPPA, "κ_τ of the network", settings)
     by_batch = grouped(trained, "variant")
     within = {
         variant: spearman(column(rows, KAPPA), column(rows, GAP))
@@ -103,9 +102,11 @@ def _why(trained: Sequence[Row]) -> str:
     )
 
 
-def _figure(rows: Sequence[Row], ranks: Mapping[str, Correlation]) -> Panels:
+def _figure(
+    rows: Sequence[Row], ranks: Mapping[str, Correlation], settings: Sequence[str]
+) -> Panels:
     """All correlations, above the networks themselves with a colour for each batch size."""
-    networks = dataclasses.replace(scatter(rows, KAPPA, SETTINGS), title="The whole network")
+    networks = dataclasses.replace(scatter(rows, KAPPA, settings), title="The whole network")
     return Panels([_correlations(ranks), networks], columns=1)
 
 

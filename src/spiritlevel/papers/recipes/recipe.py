@@ -7,7 +7,8 @@ The section `analysis` of a claim's file has
 `table`, columns (their means), or heading and name where they differ;
 `figure`, as `figures` reads it;
 `parts`, and `added` ones that were judged only after the runs: `{above: NUMBER, part: TEXT}`, also
-`below`, `near`, `alike`, `unlike` or `unmoved`, with a `bound` or the `paper`'s value by its name.
+`below`, `near`, `alike`, `unlike` or `unmoved`, with a `bound`, perhaps a threshold, or the
+`paper`'s value by its name.
 A number of every group makes a part for each, or together the part `all`; those of several numbers
 may be `alternating`;
 `verdict`, if more than the parts decides: `first enough` or `first needed`;
@@ -132,10 +133,12 @@ class Recipe:
 
     def _part(self, spec: Spec) -> list[Finding]:
         test = next(key for key in TESTS if key in spec)
-        name, bounds = spec[test], [spec["bound"]] if "bound" in spec else []
+        thresholds = self.experiment.thresholds
+        bounds = [thresholds.get(spec["bound"], spec["bound"])] if "bound" in spec else []
+        name = spec[test]
 
         def judged(number: Number, group: Any = None) -> Finding:
-            names = {"group": group, "in_paper": self._in_paper(group)}
+            names = {"group": group, "in_paper": self._in_paper(group), **thresholds}
             paper = spec.get("paper")
             value = {} if paper is None else {"paper": self._paper_value(filled(paper, names))}
             return TESTS[test](filled(spec["part"], names), number, *bounds, **value)
