@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import pathlib
 
+from publishing.pages import write_pages
+
 import spiritlevel as sl
-from spiritlevel.papers import record, write_pages
-from spiritlevel.papers.publishing import audited
-from spiritlevel.papers.publishing.records import save
+from publishing import audited
+from spiritlevel.papers import record
+from spiritlevel.papers.records import save
 from spiritlevel.study import Store
 
 HERE = pathlib.Path(__file__).parent

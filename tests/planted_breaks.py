@@ -39,7 +39,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 HERE = pathlib.Path(__file__).resolve()
 ROOT = next(folder for folder in HERE.parents if (folder / "pyproject.toml").is_file())
-PACKAGE = pathlib.Path("src", "spiritlevel")
+FOLDERS = ("src/spiritlevel", "experiments/publishing")  # where a break can stand
 LEFT_OUT = (".git", ".venv", "venv", "__pycache__", ".*_cache", "build", "dist", "site")
 BREAKS = HERE.with_suffix(".json")
 TIMEOUT = 300.0  # seconds for one break
@@ -90,20 +90,25 @@ def read_breaks(path: pathlib.Path = BREAKS) -> list[Break]:
     return breaks
 
 
-def place_of(old: str, package: pathlib.Path) -> pathlib.Path:
-    """The only file of the package in which a text stands, and stands once."""
+def library_files(checkout: pathlib.Path) -> list[pathlib.Path]:
+    """All files in which a break can stand."""
+    return [path for folder in FOLDERS for path in sorted((checkout / folder).rglob("*.py"))]
+
+
+def place_of(old: str, checkout: pathlib.Path) -> pathlib.Path:
+    """The only file of the library in which a text stands, and stands once."""
     places = []
-    for path in sorted(package.rglob("*.py")):
+    for path in library_files(checkout):
         places += [path] * path.read_text(encoding="utf-8").count(old)
     if len(places) != 1:
-        where = ", ".join(sorted({str(path.relative_to(package)) for path in places}))
+        where = ", ".join(sorted({str(path.relative_to(checkout)) for path in places}))
         raise Stale(f"its text stands {len(places)} times in the library ({where or 'nowhere'})")
     return places[0]
 
 
-def plant(each: Break, package: pathlib.Path) -> None:
-    """Put a break into a copy of the package."""
-    path = place_of(each.old, package)
+def plant(each: Break, checkout: pathlib.Path) -> None:
+    """Put a break into a copy of the checkout."""
+    path = place_of(each.old, checkout)
     text = path.read_text(encoding="utf-8").replace(each.old, each.new)
     try:
         compile(text, str(path), "exec")
@@ -184,7 +189,7 @@ def try_break(each: Break, timeout: float, by_day: bool) -> Outcome:
 
     with copied_checkout() as copy:
         try:
-            plant(each, copy / PACKAGE)
+            plant(each, copy)
             code, written = run_pytest(each.tests, copy, "-x", timeout=timeout, by_day=by_day)
         except Stale as stale:
             return outcome(STALE, str(stale))

@@ -12,8 +12,9 @@ import command_line
 import fresh
 import spiritlevel as sl
 from pages.planted_stores import planted
+from spiritlevel.content import Table
 from spiritlevel.papers import registry
-from spiritlevel.papers.experiment import Outcome, Table
+from spiritlevel.papers.judging.experiment import Outcome
 from spiritlevel.papers.judging.findings import Finding
 from spiritlevel.papers.judging.numbers import IntervalEstimate
 from spiritlevel.study import control
@@ -43,8 +44,8 @@ def said(*arguments, columns: int = 80, code: int = 0):
 
 
 def analysed_by(monkeypatch, analyse):
-    changed = dataclasses.replace(EXPERIMENT, analyse=analyse)
-    monkeypatch.setattr(registry, "_all", lambda: {NAME: changed})
+    changed = dataclasses.replace(EXPERIMENT, analysis=lambda _, rows: analyse(rows))
+    monkeypatch.setattr(registry, "of_study", lambda study: [changed])
 
 
 def stored(folder, **more):
@@ -80,7 +81,8 @@ def test_every_study_is_listed_with_presets_and_description():
         resources.files("spiritlevel.papers") / "studies",
     )
     files = [file for folder in folders for file in folder.iterdir()]
-    given = [yaml.safe_load(file.read_text()) for file in files if file.name.endswith(".yaml")]
+    texts = [file.read_text() for file in files if file.name.endswith(".yaml")]
+    given = [next(yaml.safe_load_all(text)) for text in texts]  # claims stand behind a study
     listed = json.loads(said("study", "list", "--json", "-").stdout)
     assert listed["format"] == "spiritlevel-studies-1"
     found = {row["name"]: row for row in listed["studies"]}
@@ -207,9 +209,9 @@ def test_an_experiment_without_runs_of_its_own_names_the_study_to_run():
 
 
 def test_all_experiments_on_the_same_runs_are_reported(folder, monkeypatch):
-    own = dataclasses.replace(EXPERIMENT, analyse=lambda rows: OUTCOME)
+    own = dataclasses.replace(EXPERIMENT, analysis=lambda _, rows: OUTCOME)
     other = dataclasses.replace(own, name="001-fig-99", title="another look", rows_of=NAME)
-    monkeypatch.setattr(registry, "_all", lambda: {"001-fig-99": other, NAME: own})
+    monkeypatch.setattr(registry, "of_study", lambda study: [own, other])
     text = one_line(report(folder))
     assert text.index(own.title) < text.index("another look")
     found = json.loads(report(folder, "--json", "-"))

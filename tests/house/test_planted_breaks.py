@@ -5,8 +5,8 @@ import planted_breaks
 
 def test_every_break_changes_one_place_and_names_tests_that_exist():
     """All files are read once, not once for every break."""
-    package, tests = planted_breaks.ROOT / planted_breaks.PACKAGE, planted_breaks.ROOT / "tests"
-    library = "\0".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    tests, places = planted_breaks.ROOT / "tests", planted_breaks.library_files(planted_breaks.ROOT)
+    library = "\0".join(path.read_text(encoding="utf-8") for path in places)
     files: dict[str, str] = {}
     for path in tests.rglob("test_*.py"):  # two folders may have files of one name
         files[path.stem] = files.get(path.stem, "") + path.read_text(encoding="utf-8")

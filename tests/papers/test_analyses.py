@@ -4,12 +4,12 @@ import math
 
 import numpy
 import pytest
+from publishing.recorded import SCALES
 from scipy import stats
 
 from spiritlevel.papers import find, names
 from spiritlevel.papers.judging.numbers import mean, plain, share
 from spiritlevel.papers.paper_002.class_separation import FEATURES
-from spiritlevel.papers.publishing.records import SCALES
 from spiritlevel.study import control
 
 SEPARATIONS = [0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0]
@@ -170,8 +170,8 @@ def penalty_rows(change, flatness):
 def test_penalty(change, flatness, agrees):
     outcome = find("004-table").analyse(penalty_rows(change, flatness))
     assert outcome.agrees == agrees
-    assert set(outcome.beside) == set(find("004-table").paper_values)
-    assert outcome.beside["time over λ = 0, λ = 0.1"].value == pytest.approx(3.0)
+    assert set(outcome.reproduced_values) == set(find("004-table").paper_values)
+    assert outcome.reproduced_values["time over λ = 0, λ = 0.1"].value == pytest.approx(3.0)
     assert f"changes by {change:g}" in outcome.conclusion
 
 
@@ -212,8 +212,10 @@ def test_weight_scaling(growth, after, held, agrees):
     assert outcome.agrees == agrees
     assert [f.result for f in outcome.findings] == ["held" if h else "not held" for h in held]
     assert len(outcome.table.rows) == 5  # ResNet-18 has no pair of layers to scale
-    assert outcome.beside["resnet18: largest eigenvalue, as trained"].value == pytest.approx(3.0)
-    assert set(outcome.beside) == set(find("001-fig-1").paper_values)
+    assert outcome.reproduced_values[
+        "resnet18: largest eigenvalue, as trained"
+    ].value == pytest.approx(3.0)
+    assert set(outcome.reproduced_values) == set(find("001-fig-1").paper_values)
     changed = "no accuracy changes"
     if after != 0.8:
         changed = f"the largest change of an accuracy is {after - 0.8:.2g}"
@@ -278,7 +280,7 @@ def test_masking(accuracy, eigenvalue, results, agrees):
     assert outcome.agrees == agrees
     assert [f.result for f in outcome.findings] == results
     assert outcome.table.rows[0][:3] == ["unmasked", 3, 2]  # one stopped at its last epoch
-    assert set(outcome.beside) == set(find("001-table-1").paper_values)
+    assert set(outcome.reproduced_values) == set(find("001-table-1").paper_values)
 
 
 def test_every_preset_has_a_place_among_the_scales():

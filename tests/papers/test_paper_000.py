@@ -12,8 +12,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel.papers import find, names
-from spiritlevel.papers.judging.contrasts import difference
-from spiritlevel.papers.judging.factors import factor, factor_by_seed, ratios
+from spiritlevel.papers.judging.contrasts import difference, factor, factor_by_seed, ratios
 from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.paper_000.fig_6 import strengthening
 from spiritlevel.papers.paper_000.tasks_dynamics import SHARES
@@ -122,8 +121,8 @@ def test_dynamics(fall, mirror, agrees, parts):
     assert (outcome.agrees, results(outcome)) == (agrees, parts)
     assert outcome.left_out.startswith("1 run, of which 1 diverged, is left out")
     assert outcome.table.rows[0][-2].value == pytest.approx(fall * stats.gmean([1, 1.01, 1.02]))
-    assert set(outcome.beside) == set(experiment.paper_values)
-    assert outcome.beside["gap of the accuracies, fast"].value == pytest.approx(0.06)
+    assert set(outcome.reproduced_values) == set(experiment.paper_values)
+    assert outcome.reproduced_values["gap of the accuracies, fast"].value == pytest.approx(0.06)
 
 
 # -- Table 5 -----------------------------------------------------------------------------------
@@ -149,12 +148,12 @@ def test_architectures(strengths, agrees, parts):
     outcome = find("000-table-5").analyse([*rows, rows[0] | {"outcome": "diverged"}])
     assert (outcome.agrees, results(outcome)) == (agrees, parts)
     dense = [(row["head.kappa"], row["gap"]) for row in rows if row["variant"] == "densenet121"]
-    found = outcome.beside["Pearson, DenseNet-121"]
+    found = outcome.reproduced_values["Pearson, DenseNet-121"]
     assert found.value == pytest.approx(stats.pearsonr(*zip(*dense, strict=True)).statistic)
-    rank = outcome.beside["Spearman, DenseNet-121"]
+    rank = outcome.reproduced_values["Spearman, DenseNet-121"]
     assert rank.value == pytest.approx(stats.spearmanr(*zip(*dense, strict=True)).statistic)
     assert str(rank) in str(outcome.findings[1].seen)
-    share = outcome.beside["R², DenseNet-121"]
+    share = outcome.reproduced_values["R², DenseNet-121"]
     assert (share.value, share.high) == pytest.approx(
         (found.value**2, max(found.low**2, found.high**2))
     )
@@ -163,7 +162,7 @@ def test_architectures(strengths, agrees, parts):
     logs = [(math.log(kappa), gap) for kappa, gap in dense]
     linear = stats.pearsonr(*zip(*logs, strict=True)).statistic
     assert outcome.table.rows[1][3].value == pytest.approx(linear)
-    assert set(outcome.beside) == set(find("000-table-5").paper_values)
+    assert set(outcome.reproduced_values) == set(find("000-table-5").paper_values)
     alone = [row for row in rows if row["variant"] == "vgg16"]
     assert results(find("000-table-5").analyse(alone)) == [parts[0], OPEN]
 
@@ -254,12 +253,12 @@ def test_augmentation(narrower, flatness, slope, agrees, parts):
     experiment = find("000-table-6")
     outcome = experiment.analyse(rows)
     assert (outcome.agrees, results(outcome)) == (agrees, parts)
-    assert set(outcome.beside) == set(experiment.paper_values)
+    assert set(outcome.reproduced_values) == set(experiment.paper_values)
     gaps = {
         way: numpy.array([row["error_gap"] for row in rows if row["variant"] == way])
         for way in ("none", "basic")
     }
-    spread = outcome.beside["gap of the accuracies, standard deviation, Basic"]
+    spread = outcome.reproduced_values["gap of the accuracies, standard deviation, Basic"]
     assert (spread.value, spread.n) == (pytest.approx(numpy.std(gaps["basic"], ddof=1)), 8)
     change = outcome.table.rows[1][-2]
     low, high = stats.ttest_rel(gaps["basic"], gaps["none"]).confidence_interval()
@@ -314,8 +313,10 @@ def test_stopping(fired, better, flatter, agrees, parts):
     assert (share.value, share.high) == (fired / 10, pytest.approx(wilson.high))
     times = {name for name in experiment.paper_values if name.startswith("seconds, ")}
     assert len(times) == 3
-    assert set(outcome.beside) == set(experiment.paper_values) - times  # ours are not known
-    assert outcome.beside["epochs, validation loss"].value == pytest.approx(44.5)
+    assert (
+        set(outcome.reproduced_values) == set(experiment.paper_values) - times
+    )  # ours are not known
+    assert outcome.reproduced_values["epochs, validation loss"].value == pytest.approx(44.5)
     assert "The trend rule stopped 10 of 10, between epochs 50 and 59; where" in outcome.conclusion
 
 

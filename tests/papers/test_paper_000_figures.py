@@ -218,7 +218,7 @@ def test_flatness_and_gap_within_each_augmentation():
     assert (results(outcome), outcome.agrees) == ([HELD, HELD], "yes")
     own = [row for row in rows if row["variant"] == "auto"]
     rank = stats.spearmanr([r["head.kappa"] for r in own], [r["error_gap"] for r in own]).statistic
-    assert outcome.beside["Spearman, AutoAugment"].value == pytest.approx(rank)
+    assert outcome.reproduced_values["Spearman, AutoAugment"].value == pytest.approx(rank)
     assert [cells[0] for cells in outcome.table.rows] == ["Basic", "AutoAugment", "Mixup"]
     assert results(find("000-fig-9").analyse(augmented_rows(-1.0, 4.0))) == [NOT, OPEN]
 

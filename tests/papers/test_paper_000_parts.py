@@ -65,18 +65,22 @@ def test_population(strength, count, stretch, agrees, parts):
     known["Pearson correlation, upper end of the 95 % interval"] = interval.high
     if count > 8:  # below, all orders are counted through
         known["p of Spearman"] = rank.pvalue
-    assert {name: outcome.beside[name].value for name in known} == pytest.approx(known)
-    assert outcome.beside["slope of the gap over flatness"].high == pytest.approx(line.slope + half)
-    beyond = outcome.beside["intercept"].high - line.intercept
+    assert {name: outcome.reproduced_values[name].value for name in known} == pytest.approx(known)
+    assert outcome.reproduced_values["slope of the gap over flatness"].high == pytest.approx(
+        line.slope + half
+    )
+    beyond = outcome.reproduced_values["intercept"].high - line.intercept
     assert beyond == pytest.approx(stats.t.ppf(0.975, count - 2) * line.intercept_stderr)
-    assert outcome.beside["R²"].high == pytest.approx(max(interval.low**2, interval.high**2))
-    assert set(outcome.beside) == set(find("000-table-3").paper_values)
+    assert outcome.reproduced_values["R²"].high == pytest.approx(
+        max(interval.low**2, interval.high**2)
+    )
+    assert set(outcome.reproduced_values) == set(find("000-table-3").paper_values)
 
 
 def test_three_networks_decide_nothing():
     outcome = find("000-table-3").analyse(population_rows(0.8, 3, 0.1))
     assert (outcome.agrees, results(outcome)) == ("undecided", [OPEN, OPEN])
-    assert all(math.isnan(found.value) for found in outcome.beside.values())
+    assert all(math.isnan(found.value) for found in outcome.reproduced_values.values())
 
 
 def test_powers_of_ten_of_the_paper_fit_each_other():
@@ -150,9 +154,9 @@ def test_transfer(frozen, peak, follows, agrees, parts):
     """The two parts that were added after the runs hold, and so change no verdict."""
     outcome = find("000-fig-7").analyse(transfer_rows(frozen, peak, follows))
     assert (outcome.agrees, results(outcome)) == (agrees, [*parts, HELD, HELD])
-    together = outcome.beside["Spearman, final flatness and accuracy"]
+    together = outcome.reproduced_values["Spearman, final flatness and accuracy"]
     assert (together.value, together.n) == (pytest.approx(float(follows)), 12)
-    assert set(outcome.beside) == set(find("000-fig-7").paper_values)
+    assert set(outcome.reproduced_values) == set(find("000-fig-7").paper_values)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,7 @@ def test_accuracy_that_does_not_follow_flatness():
         for place, way in enumerate(("low", "high", "frozen")):
             row[f"task.accuracy/{way}"] = 0.5 + 0.01 * ((seed + 2 * place) % 3)
     outcome = find("000-fig-7").analyse(rows)
-    together = outcome.beside["Spearman, final flatness and accuracy"]
+    together = outcome.reproduced_values["Spearman, final flatness and accuracy"]
     assert together.low < 0 < together.high
     assert (outcome.agrees, results(outcome)) == ("no", [OPEN, OPEN, NOT, NOT, NOT])
     ends = [
@@ -202,7 +206,7 @@ def test_accuracy_that_does_not_follow_flatness():
         for row in rows
         for way in ("low", "high", "frozen")
     ]
-    p = outcome.beside["p of that correlation (the paper: below this)"].value
+    p = outcome.reproduced_values["p of that correlation (the paper: below this)"].value
     assert p == pytest.approx(stats.spearmanr(*zip(*ends, strict=True)).pvalue)
 
 

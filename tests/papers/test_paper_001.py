@@ -60,7 +60,7 @@ def test_augmentation(changes, parts, agrees):
     )
     outcome = judged("001-fig-3", rows, parts, agrees)
     assert f": {parts.count('+')} of the 5 changes" in outcome.conclusion
-    assert set(outcome.beside) == set(find("001-fig-3").paper_values)
+    assert set(outcome.reproduced_values) == set(find("001-fig-3").paper_values)
 
 
 CYCLES = {
@@ -103,7 +103,7 @@ def test_batch_cycles(early, late, certain, parts, agrees):
     )
     verb = {-1: "falls", 0: "does not clearly move", 1: "rises"}[certain]
     assert f"1 − ‖p‖² {verb} (Spearman {ranks.statistic:+.2f} [" in outcome.conclusion
-    assert set(outcome.beside) == set(find("001-table-2").paper_values)
+    assert set(outcome.reproduced_values) == set(find("001-table-2").paper_values)
 
 
 @DIRECTIONS
@@ -258,7 +258,7 @@ def test_leakage(trace, certain, jacobian, parts, agrees):
 
     axes = [{"interventions.leakage": kind} for kind in ("control", "class")]
     outcome = judged("001-table-3", rows_of("001-table-3", axes, value), f"{parts}++", agrees)
-    assert set(outcome.beside) == set(find("001-table-3").paper_values)
+    assert set(outcome.reproduced_values) == set(find("001-table-3").paper_values)
     assert [row[0] for row in outcome.table.rows] == ["class", "control"]
 
 
@@ -287,7 +287,7 @@ def test_noise_finetuning(weak, strong, accuracy, sway, parts, agrees):
 
     rows = rows_of("001-table-4", [{}], value)
     outcome = judged("001-table-4", rows, parts, agrees)
-    assert set(outcome.beside) == set(find("001-table-4").paper_values)
+    assert set(outcome.reproduced_values) == set(find("001-table-4").paper_values)
     changed = [row[f"{TRACE}/strong"] - row[f"{TRACE}/standard"] for row in rows]
     mean, low, _ = students(changed)
     assert f"the trace differs by {mean.expected:.3g} [{low.expected:.3g}," in outcome.conclusion
@@ -314,7 +314,7 @@ def test_masking_of_resnet(accuracy, trace, largest, parts, agrees):
 
     axes = [{"interventions.mask": mask} for mask in (0.0, 0.7)]
     outcome = judged("001-table-5", rows_of("001-table-5", axes, value), parts, agrees)
-    assert set(outcome.beside) == set(find("001-table-5").paper_values)
+    assert set(outcome.reproduced_values) == set(find("001-table-5").paper_values)
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ import pytest
 from scipy import stats
 
 from papers.known_rows import judged, rows_of, students
+from spiritlevel.content import Series
 from spiritlevel.papers import find
-from spiritlevel.papers.experiment import Series
 from spiritlevel.papers.judging.judged import judged as judged_by_trained
-from spiritlevel.papers.paper_001.confounded_trends import ConfoundedTrend
-from spiritlevel.papers.paper_001.log_figure import log_figure
+from spiritlevel.papers.recipes.figures import log_figure
+from spiritlevel.papers.recipes.held_fixed import ConfoundedTrend
 
 LARGEST, TRACE, KAPPA = "curvature.lambda_max", "curvature.trace", "relative.kappa"
 GINI, FREQUENCY = "softmax.gini", "activity.frequency"
 NOISE, SHIFT, MASK = "interventions.input_noise", "interventions.bias_shift", "interventions.mask"
-VARIED = ConfoundedTrend("v", "the knob", "f", "the loss")
+VARIED = ConfoundedTrend(*("v", "the knob", "f", "the loss", ["m"]), explained=("m", "the trace"))
 
 
 def left_over(varied, measured, fixed):
@@ -49,12 +49,12 @@ def runs(measured, *, n=40):
 )
 def test_what_is_left_of_a_trend(measured, said):
     rows = runs(measured)
-    why = VARIED.why(rows, "m", "the trace")
+    [why] = VARIED.why(rows)
     assert why.endswith(f"{said}.")
     knob, loss, values = ([row[key] for row in rows] for key in "vfm")
     for one, other in ((knob, loss), (loss, values), (knob, values)):
         assert f"{stats.spearmanr(one, other).statistic:+.2f} [" in why
-    [[name, n, with_knob, with_loss, left]] = VARIED.section(rows, ["m"]).rows
+    [[name, n, with_knob, with_loss, left]] = VARIED.section(rows, {}).rows
     assert (name, n) == ("m", 40)
     assert with_knob.value == pytest.approx(stats.spearmanr(knob, values).statistic)
     assert with_loss.value == pytest.approx(stats.spearmanr(loss, values).statistic)

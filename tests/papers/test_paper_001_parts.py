@@ -7,10 +7,8 @@ import pytest
 from scipy import stats
 
 from spiritlevel.papers import find
-from spiritlevel.papers.judging.findings import Finding
-from spiritlevel.papers.judging.numbers import IntervalEstimate
-from spiritlevel.papers.judging.post_hoc import with_added
-from spiritlevel.papers.paper_001.mean_correlations import as_correlation
+from spiritlevel.papers.judging.findings import Finding, with_added
+from spiritlevel.papers.judging.numbers import IntervalEstimate, as_correlation
 
 LARGEST, TRACE, GINI = "curvature.lambda_max", "curvature.trace", "softmax.gini"
 JACOBIAN, FREQUENCY = "sensitivity.jacobian", "activity.frequency"
@@ -94,10 +92,10 @@ def scaled(factors):
     ]
 
 
-def test_growth_in_the_papers_network_stands_beside_the_papers():
+def test_growth_in_the_papers_network_stands_at_the_papers_scales():
     outcome = find("001-fig-1").analyse(scaled({"resnet18": [9.0, 35.0], "vgg_small": [900.0]}))
     name = "resnet18: factor of the largest eigenvalue"
-    assert outcome.beside[name].value == pytest.approx(22.0)
+    assert outcome.reproduced_values[name].value == pytest.approx(22.0)
     assert find("001-fig-1").paper_values[name] == pytest.approx(1.592e6, rel=1e-3)
     assert "factor of 1.59e+06 was not seen in ResNet-18" in outcome.conclusion
     assert "the largest there is 35." in outcome.conclusion
@@ -130,15 +128,15 @@ def test_each_layers_activity_is_shown_where_it_was_recorded():
     assert "layer" not in other.title
 
 
-def test_epochs_stand_beside_the_papers():
+def test_epochs_stand_at_the_papers_scales():
     rows = [
         row_of("001-fig-3", variant=variant, seed=seed, epoch=epoch + seed)
         for variant, epoch in (("plain", 10), ("augmented", 50))
         for seed in range(3)
     ]
     outcome = find("001-fig-3").analyse(rows)
-    assert outcome.beside["epoch, plain"].value == pytest.approx(11.0)
-    assert outcome.beside["epoch, augmented"].value == pytest.approx(51.0)
+    assert outcome.reproduced_values["epoch, plain"].value == pytest.approx(11.0)
+    assert outcome.reproduced_values["epoch, augmented"].value == pytest.approx(51.0)
 
 
 def courses(ratio_before, ratio_after, fixed_before):

@@ -4,9 +4,11 @@ import dataclasses
 
 import numpy
 import pytest
+from publishing.render import render
+from publishing.results import ScaleResult
 
-from spiritlevel.papers import ScaleResult, find, render
-from spiritlevel.papers.publishing.records import Record
+from spiritlevel.papers import find
+from spiritlevel.papers.records import Record
 from spiritlevel.study import control
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

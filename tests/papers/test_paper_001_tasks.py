@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from spiritlevel.errors import SpiritlevelError
+from spiritlevel.papers.judging.rows import at_points
 from spiritlevel.papers.paper_001.normalized_networks import vgg_small
-from spiritlevel.papers.paper_001.tasks_points import as_tokens, at_points, signal_norm
+from spiritlevel.papers.paper_001.tasks_points import as_tokens, signal_norm
 from spiritlevel.study import Study, control
 from spiritlevel.study.models import build
 from spiritlevel.study.runs.run_data import load_data

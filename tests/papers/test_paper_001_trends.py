@@ -6,8 +6,10 @@ from scipy import stats
 
 from papers.known_rows import judged, rows_of, students
 from spiritlevel.papers import find
+from spiritlevel.papers.judging.findings import alike, unlike
 from spiritlevel.papers.judging.numbers import IntervalEstimate
-from spiritlevel.papers.paper_001.trends import other_trend, same_trend, together
+from spiritlevel.papers.recipes.runs import GroupedRuns
+from spiritlevel.papers.recipes.statistics import computed
 
 TRACE, FREQUENCY = "curvature.trace", "activity.frequency"
 
@@ -66,7 +68,7 @@ def test_trends_of_a_transformer(activity, parts, agrees):
 )
 def test_the_same_trend_is_a_large_correlation(mean, low, high, same, other):
     found = IntervalEstimate(mean, low, high, 3)
-    assert (same_trend("", found).result, other_trend("", found).result) == (same, other)
+    assert (alike("", found, 0.7).result, unlike("", found, 0.7).result) == (same, other)
 
 
 def test_trends_are_rank_correlations_along_a_run():
@@ -77,7 +79,7 @@ def test_trends_are_rank_correlations_along_a_run():
         row = {f"one/{i}": v for i, v in enumerate(one, 1)}
         rows.append(row | {f"other/{i}": v for i, v in enumerate(other, 1)})
         theirs.append(stats.spearmanr(one, other).statistic)
-    found = together(rows, "one", "other")
+    found = computed({"along": ["one", "other"]}, GroupedRuns(rows, {}))
     assert (found.value, found.low, found.high) == students(theirs)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from spiritlevel import SpiritlevelError
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.judged import judged
-from spiritlevel.papers.paper_003.fig_1 import BESIDE, COUNTERPARTS, LARGEST, TRACE, VERSIONS, WORDS
+from spiritlevel.papers.paper_003.fig_1 import COUNTERPARTS, LARGEST, TRACE, VERSIONS, WORDS
 from spiritlevel.papers.paper_003.fig_3 import BY_LAYER, KAPPA, MAX, NETWORK, SUM
 from spiritlevel.papers.paper_003.rescaling import KINDS, output_change, rescaled
 from spiritlevel.study import Study, control
@@ -283,11 +283,11 @@ def test_lenet_before_and_after(invariant, alone, agrees):
         for cell, version in zip(cells[2:5], VERSIONS, strict=True):
             expected = stats.spearmanr([row[name + version] for row in kept], gap).statistic
             assert cell.value == pytest.approx(expected)
-    assert outcome.beside[BESIDE] == outcome.table.rows[1][2]
+    assert next(iter(outcome.reproduced_values.values())) == outcome.table.rows[1][2]
     settings, rescaled = outcome.figure.figures
     assert sum(len(series.x) for series in settings.series) == 60
     assert [len(series.x) for series in rescaled.series] == [60] * 4
-    assert set(outcome.beside) == set(find("003-fig-1").paper_values)
+    assert set(outcome.reproduced_values) == set(find("003-fig-1").paper_values)
 
 
 def test_copies_of_a_network_in_one_setting_say_nothing_new():
@@ -367,7 +367,7 @@ def test_layers_neurons_and_network(given, parts, agrees):
         assert linear.value == pytest.approx(
             stats.pearsonr([row[name] for row in rows[:50]], gap).statistic
         )
-    [smallest] = outcome.beside.values()
+    [smallest] = outcome.reproduced_values.values()
     assert smallest.value == pytest.approx(min(expected[name] for name in BY_LAYER[KAPPA]))
     by_layer, networks = outcome.figure.figures
     assert sum(len(series.x) for series in networks.series) == 50

@@ -12,10 +12,11 @@ import spiritlevel as sl
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.judged import judged
 from spiritlevel.papers.paper_004 import tasks_equal_time
-from spiritlevel.papers.paper_004.time import METHODS
 from spiritlevel.study import control
 from spiritlevel.study import find as find_study
 from spiritlevel.study.runs.running import run_one
+
+METHODS = find("004-time").recipe["groups"]["names"]
 
 
 def rows(accuracy, flatness, *, seeds=5):

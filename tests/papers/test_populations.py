@@ -71,9 +71,9 @@ def test_population_of_resnets(sign, agrees):
     outcome = judged(experiment, rows)
     assert outcome.agrees == agrees
     pairs = [(row["head.kappa"], row["gap"]) for row in rows[:-1]]
-    found = outcome.beside["Pearson correlation"]
+    found = outcome.reproduced_values["Pearson correlation"]
     assert found.value == pytest.approx(stats.pearsonr(*zip(*pairs, strict=True)).statistic)
-    assert set(outcome.beside) == set(experiment.paper_values)
+    assert set(outcome.reproduced_values) == set(experiment.paper_values)
 
 
 def test_confounder_takes_a_correlation_away():

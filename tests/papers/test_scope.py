@@ -7,8 +7,7 @@ import spiritlevel as sl
 from spiritlevel.measures import names
 from spiritlevel.papers import find
 from spiritlevel.papers.judging.population import measured, whole_catalogue
-from spiritlevel.papers.judging.rows import experiment_rows
-from spiritlevel.papers.judging.scope import of_the_head
+from spiritlevel.papers.judging.rows import experiment_rows, of_the_head
 from spiritlevel.study import Study
 from spiritlevel.study.models import build
 

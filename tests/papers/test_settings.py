@@ -5,6 +5,7 @@ import math
 import numpy
 import pytest
 import torch
+from publishing.recorded import load
 from scipy import stats
 
 import spiritlevel as sl
@@ -19,7 +20,6 @@ from spiritlevel.papers.judging.settings import (
     partial_over_settings,
     settings_of,
 )
-from spiritlevel.papers.publishing.records import load
 from spiritlevel.study.statistics import clustered, partial_correlation
 
 SETTINGS = ("variant", "batch_size")

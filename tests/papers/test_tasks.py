@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from spiritlevel.papers.paper_001.scaling import scaled_weights
-from spiritlevel.papers.paper_001.tasks_scaling import variants
+from spiritlevel.papers.paper_001.tasks_scaling import scaled_weights, variants
 from spiritlevel.study import control
 from spiritlevel.study.models import build
 from spiritlevel.study.runs.running import run_one

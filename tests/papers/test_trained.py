@@ -3,14 +3,15 @@
 import math
 
 import pytest
+from publishing.recorded import load
 
+from spiritlevel.content import Table
 from spiritlevel.papers import find, names
-from spiritlevel.papers.experiment import Experiment, Outcome, Table
+from spiritlevel.papers.judging.experiment import Experiment, Outcome
 from spiritlevel.papers.judging.findings import VERDICTS, above, verdict
 from spiritlevel.papers.judging.judged import TITLE, judged
 from spiritlevel.papers.judging.numbers import mean
-from spiritlevel.papers.judging.trained import Limit, NotAsked, Trained
-from spiritlevel.papers.publishing.records import load
+from spiritlevel.papers.judging.trained import Limit, NotAsked, TrainedWhen
 
 
 def analyse(rows):
@@ -22,7 +23,12 @@ def analyse(rows):
 def experiment(trained):
     texts = dict.fromkeys(("name", "title", "source", "claim", "rule", "set_up"), "")
     return Experiment(
-        **texts, analyse=analyse, trained=trained, columns=(), scaled_down={}, measures=()
+        **texts,
+        analysis=lambda _, rows: analyse(rows),
+        trained=trained,
+        columns=(),
+        scaled_down={},
+        measures=(),
     )
 
 
@@ -30,7 +36,7 @@ def rows_with(losses, **more):
     return [{"train_loss": loss, "m": 1 + i % 3, **more} for i, loss in enumerate(losses)]
 
 
-SMALL_LOSS = Trained((Limit("train_loss", at_most=0.5),), "By hand.")
+SMALL_LOSS = TrainedWhen((Limit("train_loss", at_most=0.5),), "By hand.")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,7 @@ def test_too_few_trained_networks_are_never_judged():
 
 
 def test_every_group_needs_trained_networks():
-    by_group = Trained(SMALL_LOSS.limits, "", by="variant")
+    by_group = TrainedWhen(SMALL_LOSS.limits, "", by="variant")
     rows = [*rows_with([0.1] * 9, variant="a"), *rows_with([0.1, 0.1, 2.3], variant="b")]
     outcome = judged(experiment(by_group), rows)
     assert outcome.agrees == "untrained"
@@ -89,7 +95,7 @@ def test_few_networks_that_are_all_trained_are_judged():
 
 
 def test_only_the_networks_that_are_asked_must_be_trained():
-    asked = Trained(SMALL_LOSS.limits, "", asked=lambda row: row["noise"] == 0, of="those")
+    asked = TrainedWhen(SMALL_LOSS.limits, "", asked=lambda row: row["noise"] == 0, of="those")
     strong = rows_with([2.3] * 5, noise=1)
     assert judged(experiment(asked), [*rows_with([0.1] * 3, noise=0), *strong]).left_out == ""
     assert judged(experiment(asked), [*rows_with([2.3] * 3, noise=0), *strong]).agrees == (

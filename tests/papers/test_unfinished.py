@@ -5,14 +5,14 @@ import pathlib
 
 import pytest
 
+from publishing import recorded as records
 from spiritlevel.pages.figures.series import svg
 from spiritlevel.papers import find, names
+from spiritlevel.papers.judgement import judge
 from spiritlevel.papers.judging.findings import VERDICTS, every, fact
 from spiritlevel.papers.judging.judged import judged
-from spiritlevel.papers.judging.judgement import judge
-from spiritlevel.papers.library_studies import library_study
-from spiritlevel.papers.publishing import records
-from spiritlevel.papers.publishing.study_section import claim_first, claim_section
+from spiritlevel.papers.judging.scale import library_study
+from spiritlevel.papers.study_section import claim_first, claim_section
 
 RESULTS = pathlib.Path(__file__).parents[2] / "experiments" / "results"
 MOST = 24  # rows: enough to miss some
@@ -74,7 +74,9 @@ def test_a_penalty_is_judged_by_the_weights_that_are_there(weights, results, say
     assert [finding.result for finding in outcome.findings] == results
     assert says in outcome.conclusion
     assert never not in outcome.conclusion
-    times = [outcome.beside[f"time over λ = 0, λ = {weight:g}"].value for weight in weights]
+    times = [
+        outcome.reproduced_values[f"time over λ = 0, λ = {weight:g}"].value for weight in weights
+    ]
     assert all(map(math.isfinite, times)) == (0.0 in weights)
 
 

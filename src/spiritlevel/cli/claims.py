@@ -6,8 +6,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..papers.judging.judgement import Judgement
-from ..papers.publishing.claim_tables import claim_table
+from ..papers.judgement import Judgement
+from ..papers.study_section import claim_table
 from .console import note, show, tell
 
 

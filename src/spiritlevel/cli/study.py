@@ -16,8 +16,8 @@ from ..files import write_atomically
 from ..pages.report import render
 from ..pages.report import study as study_page
 from ..papers import registry as experiments
-from ..papers.experiment import PAPERS
-from ..papers.judging.judgement import judge
+from ..papers.judgement import judge
+from ..papers.judging.experiment import PAPERS
 from ..plain_text import visible
 from ..study import control, export, population_statistics
 from ..study.population import TARGETS, Population

@@ -1,37 +1,30 @@
 """The experiments of the five papers: what each claims, how it is run here, and what came out.
 
-Each file `paper_…/fig_…` or `paper_…/table_…` holds one; its study is in `studies/`. The tasks
-beside them do what a study does not do by itself. Importing this package registers all of it.
+Each file of `studies/` holds a study and, behind it, what a paper claims about its runs. The folder
+of a paper has the tasks that its studies need, and the analyses that no other experiment has.
+Importing this package registers all of it.
 """
-
-from importlib import resources
 
 from ..pages.study_sections import register_study_sections
 from ..study.models import register_model
 from ..study.registry import register_study
-from .experiment import Experiment, Outcome
+from .judging.experiment import Experiment, Outcome
 from .paper_000 import tasks_dynamics, tasks_stopping, tasks_trace, tasks_transfer
 from .paper_001 import normalized_networks, tasks_noise_finetuning, tasks_points, tasks_scaling
 from .paper_002 import tasks_class_separation
 from .paper_003 import tasks_networks
 from .paper_004 import tasks_equal_time, tasks_flatness_penalty
-from .publishing.pages import pages, write_pages
-from .publishing.records import Record, record
-from .publishing.render import ScaleResult, render
-from .publishing.study_section import claim_first
-from .registry import find, names
+from .records import Record, record
+from .registry import find, names, study_parts
+from .study_section import claim_first
 
 __all__ = [
     "Experiment",
     "Outcome",
     "Record",
-    "ScaleResult",
     "find",
     "names",
-    "pages",
     "record",
-    "render",
-    "write_pages",
 ]
 TASKS = (  # modules whose import registers a task
     tasks_class_separation,
@@ -47,8 +40,8 @@ TASKS = (  # modules whose import registers a task
     tasks_transfer,
 )
 
-for _file in (resources.files(__package__) / "studies").iterdir():
-    register_study(_file)
+for _part in study_parts():
+    register_study(_part)
 # The ids of recorded runs hold this name.
 register_model(
     "spiritlevel.experiments.normalized_networks:vgg_small", normalized_networks.vgg_small

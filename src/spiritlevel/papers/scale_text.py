@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import SpiritlevelError
 from ..study.settings.definition import Study
-from .library_studies import library_study
+from .judging.scale import library_study
 
 VARIANTS = re.compile(r"variants(?:\[(?P<pattern>.+)\])?\.(?P<key>.+)")
 

@@ -10,10 +10,10 @@ from spiritlevel.content import Figure, IntervalEstimate, Page, Series, Table, T
 from spiritlevel.pages.report import render
 from spiritlevel.pages.report.study import page_of
 from spiritlevel.papers import registry
-from spiritlevel.papers.experiment import Outcome, titled
+from spiritlevel.papers.judgement import judge
+from spiritlevel.papers.judging.experiment import Outcome, titled
 from spiritlevel.papers.judging.findings import Finding
-from spiritlevel.papers.judging.judgement import judge
-from spiritlevel.papers.publishing.study_section import claim_section
+from spiritlevel.papers.study_section import claim_section
 from spiritlevel.study import control
 from spiritlevel.study.population import Population
 
@@ -79,8 +79,8 @@ def page(store):
 
 def analysed_by(monkeypatch, analyse, **fields):
     """In the place of the experiment, one whose analysis is known."""
-    changed = dataclasses.replace(EXPERIMENT, analyse=analyse, **fields)
-    monkeypatch.setattr(registry, "_all", lambda: {NAME: changed})
+    changed = dataclasses.replace(EXPERIMENT, analysis=lambda _, rows: analyse(rows), **fields)
+    monkeypatch.setattr(registry, "of_study", lambda study: [changed])
 
 
 def section_of(store):
@@ -288,7 +288,7 @@ def hostile(rows) -> Outcome:
             ],
             names=LINK,
         ),
-        beside={HOSTILE: seen},
+        reproduced_values={HOSTILE: seen},
         more=[titled(HOSTILE, LINK, Table((HOSTILE,), [[seen]]))],
     )
 

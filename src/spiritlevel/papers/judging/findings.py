@@ -12,6 +12,10 @@ from .numbers import IntervalEstimate
 Result = Literal["held", "not held", "undecided", "not refuted", "not judged"]
 Agreement = Literal["yes", "partly", "no", "undecided", "untrained"]
 NOT_YET = "no runs that show it yet"
+POST_HOC = (  # for the end of a rule with parts that were judged only after the runs were made
+    "What was added after the runs were made counts in one way alone: where it is not so, the "
+    "claim is at most partly reproduced."
+)
 VERDICTS: dict[Agreement, str] = {
     "yes": "reproduced",
     "partly": "partly reproduced",
@@ -109,6 +113,38 @@ def unmoved(part: str, number: WithInterval) -> Finding:
     return Finding(part, result, found, None, getattr(number, "clusters", None), found)
 
 
+def near(part: str, number: IntervalEstimate, bound: float) -> Finding:
+    """Held where the whole interval is this near to 0, not refuted where the number alone is."""
+    if math.isnan(number.low):
+        result: Result = "undecided"
+    elif max(abs(number.low), abs(number.high)) <= bound:
+        result = "held"
+    elif abs(number.value) <= bound:
+        result = "not refuted"
+    else:
+        result = "not held" if number.low > bound or number.high < -bound else "undecided"
+    return Finding(part, result, number)
+
+
+def alike(part: str, number: IntervalEstimate, bound: float) -> Finding:
+    """Two trends are: held if their correlation is at least the bound and surely above 0.
+
+    Not held if it is surely below the bound.
+    """
+    if number.low > 0 and number.value >= bound:
+        result: Result = "held"
+    else:
+        result = "not held" if number.high < bound else "undecided"
+    return Finding(part, result, number)
+
+
+def unlike(part: str, number: IntervalEstimate, bound: float) -> Finding:
+    """The opposite of `alike`: held where that is not held."""
+    opposite: dict[Result, Result] = {"held": "not held", "not held": "held"}
+    found = alike(part, number, bound)
+    return dataclasses.replace(found, result=opposite.get(found.result, found.result))
+
+
 def fact(part: str, true: bool | None, seen: str) -> Finding:
     """What can be seen in the runs without an interval; None where none of them can show it."""
     return Finding(part, "undecided" if true is None else "held" if true else "not held", seen)
@@ -137,6 +173,18 @@ def verdict(findings: Sequence[Finding]) -> Agreement:
     if "held" not in results:
         return missed(findings)
     return "yes" if set(results) <= {"held", "not refuted"} else "partly"
+
+
+def with_added(agrees: Agreement, added: Sequence[Finding]) -> Agreement:
+    """The verdict by the rule of before the runs; added parts can lower it and never raise it.
+
+    >>> with_added("yes", [Finding("it falls", "undecided", "")])
+    'partly'
+    >>> with_added("undecided", [Finding("it falls", "held", "")])
+    'undecided'
+    """
+    fit = all(finding.result in ("held", "not refuted") for finding in added)
+    return agrees if agrees != "yes" or fit else "partly"
 
 
 def missed(findings: Sequence[Finding]) -> Agreement:

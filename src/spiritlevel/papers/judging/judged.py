@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ..experiment import Experiment, Outcome, Row, titled
+from .experiment import Experiment, Outcome, Row, titled
 from .rows import converged
-from .trained import NotAsked, Split, Trained
+from .trained import NotAsked, Split, TrainedWhen
 
 TITLE = "With the networks that were left out"
 
@@ -41,7 +41,7 @@ def judged(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _unjudged(outcome: Outcome, trained: Trained, split: Split) -> Outcome:
+def _unjudged(outcome: Outcome, trained: TrainedWhen, split: Split) -> Outcome:
     needs = f"{split.needed}{' in each group' if trained.by else ''}"
     return dataclasses.replace(
         outcome,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from ...content import plain as plain
 from ...math.student import t_quantile
 
 CONFIDENCE = 0.95
+CUT_OFF = "Intervals of a mean correlation are Student's, cut off at -1 and 1."
 
 
 def mean(values: Iterable[float | None]) -> IntervalEstimate:
@@ -36,12 +38,25 @@ def share(flags: Iterable[bool]) -> IntervalEstimate:
     >>> print(share([True] * 100))
     1 [0.963, 1]
     """
-    given = list(flags)
-    n = len(given)
+    held = list(flags)
+    n = len(held)
     if n == 0:
         return IntervalEstimate(math.nan, math.nan, math.nan, 0)
-    p = sum(given) / n
+    p = sum(held) / n
     square = statistics.NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) ** 2
     middle = (p + square / (2 * n)) / (1 + square / n)
     half = math.sqrt(square * (p * (1 - p) / n + square / (4 * n * n))) / (1 + square / n)
     return IntervalEstimate(p, max(0.0, middle - half), min(1.0, middle + half), n)
+
+
+def as_correlation(average: IntervalEstimate) -> IntervalEstimate:
+    """The mean with its interval cut off at -1 and 1.
+
+    Fisher's z would be infinite for a run with a correlation of 1. Cutting off changes no
+    comparison with a level between -1 and 1.
+
+    >>> print(as_correlation(IntervalEstimate(0.95, 0.8, 1.1, 3)))
+    0.95 [0.8, 1]
+    """
+    low, high = (min(max(end, -1.0), 1.0) for end in (average.low, average.high))
+    return dataclasses.replace(average, low=low, high=high)

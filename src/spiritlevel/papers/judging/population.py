@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...content import Figure, Table
 from ...measures import names
 from ...measures.confounders import IN_PAPERS, factors_held_fixed
+from ...pages.content import Cell
 from ...study.statistics import Correlation, pearson, spearman
-from ..experiment import Cell, Figure, Row, Table, titled
+from .experiment import Row, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
-from .rows import column
-from .scope import both_scopes
+from .rows import both_scopes, column
 from .settings import (
     levels_of,
     over_settings,
@@ -23,7 +24,6 @@ from .settings import (
 )
 
 GAP = "gap"
-REACHED = ("train_accuracy", "test_accuracy", "error_gap", GAP)  # how far training went
 FEW = 10  # networks, below which a correlation says nothing
 CONFOUNDERS = IN_PAPERS
 
@@ -44,18 +44,18 @@ def correlations(
         values = column(rows, name)
         plain = spearman(values, gap)
         ranks[name] = over_settings(plain, levels_of(rows, name, GAP, settings))
-        given = [key for key in CONFOUNDERS if key != name]
+        fixed = [key for key in CONFOUNDERS if key != name]
         cells = (
             pearson(values, gap),
             plain,
             *([ranks[name]] if repeated else []),
-            partial_over_settings(rows, name, GAP, given, settings),
+            partial_over_settings(rows, name, GAP, fixed, settings),
         )
         table.append(
             [
                 *(name, plain.n),
                 *(estimate(correlation) for correlation in cells),
-                ", ".join(factors_held_fixed(name, given)) or None,
+                ", ".join(factors_held_fixed(name, fixed)) or None,
             ]
         )
     titles = (
@@ -160,8 +160,8 @@ def on_three_levels(rows: Sequence[Row], measure: str, settings: Sequence[str]) 
     return f" {found.sentence}" if found is not None and found.sentence else ""
 
 
-def _part_of_it(measure: str, given: Sequence[str]) -> str:
-    held = factors_held_fixed(measure, given)
+def _part_of_it(measure: str, fixed: Sequence[str]) -> str:
+    held = factors_held_fixed(measure, fixed)
     if not held:
         return ""
     return (

@@ -1,16 +1,26 @@
-"""Rows of runs, taken apart by what was varied."""
+"""Rows of runs: their columns, and their groups by what was varied."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...errors import SpiritlevelError
 from ...measures import names
 from ...study.runs.outcomes import DIVERGED
 from ...study.settings.definition import Study
-from ..experiment import Experiment, Row
-from .scope import scoped
+from .experiment import Experiment, Row
+
+HEAD = "head"
+# The same number whichever layers are asked for.
+WHICHEVER = (
+    *("head.*", "softmax.*", "bound.*", "sensitivity.*", "norms.margin*"),
+    *("activity.death", "activity.frequency"),
+)
+
+# Of the head too, where whole networks are measured: what paper 002's code compares, and its norm.
+ALSO_OF_THE_HEAD = ("norms.weight", "relative.kappa_std")
 
 
 def column(rows: Sequence[Row], name: str) -> list[Any]:
@@ -31,6 +41,14 @@ def grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
     """
     values = sorted({row[name] for row in rows})
     return {value: [row for row in rows if row[name] == value] for value in values}
+
+
+def at_points(row: Row, name: str) -> list[float]:
+    """NAME/1, NAME/2, … of a run, as far as it came."""
+    values: list[float] = []
+    while row.get(f"{name}/{len(values) + 1}") is not None:
+        values.append(row[f"{name}/{len(values) + 1}"])
+    return values
 
 
 def missing_columns(experiment: Experiment, done: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -56,3 +74,27 @@ def experiment_rows(
     columns = {c: c for c in experiment.columns}
     columns |= {c: shown for c, shown in more.items() if any(c in row for row in done)}
     return tuple({shown: row.get(c) for c, shown in columns.items()} for row in done)
+
+
+def of_the_head(measure: str) -> str:
+    """How the column of a measure that was taken of the head alone is called, as of one layer.
+
+    >>> of_the_head("norms.weight"), of_the_head("softmax.gini")
+    ('norms.weight[head]', 'softmax.gini')
+    """
+    same = any(fnmatch.fnmatchcase(measure, pattern) for pattern in WHICHEVER)
+    return measure if same else f"{measure}[{HEAD}]"
+
+
+def scoped(measures: Iterable[str], options: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of measures, by name, in a study with these `measure_options`."""
+    if options.get("layers") == HEAD:
+        return {name: of_the_head(name) for name in measures}
+    chosen = dict.fromkeys(measures)
+    both = [*chosen, *(of_the_head(name) for name in ALSO_OF_THE_HEAD if name in chosen)]
+    return {name: name for name in both}
+
+
+def both_scopes(measures: Iterable[str]) -> list[str]:
+    """The columns that a measure may stand in: of the whole network, and of its head alone."""
+    return list(dict.fromkeys(c for name in measures for c in (name, of_the_head(name))))

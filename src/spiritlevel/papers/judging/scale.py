@@ -1,12 +1,12 @@
-"""Whether runs stand beside the paper's: the same data and networks, and enough of the images."""
+"""How near the runs are to the paper's: the same data and networks, and enough of the images."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from ...study.settings.definition import Study
-from ..library_studies import library_study
+from ...study import Study, control
 from .findings import VERDICTS, Agreement
 
 PAPER = "paper"  # the preset that follows the paper
@@ -18,12 +18,12 @@ WORDS = ("reproduced", SMALLER, *(word for word in VERDICTS.values() if word != 
 
 def verdict_in_words(agrees: Agreement, study: Study) -> str:
     """The verdict; a claim that holds on smaller data or networks is not simply reproduced."""
-    if agrees == "yes" and not beside_the_paper(study):
+    if agrees == "yes" and not at_the_papers_scale(study):
         return SMALLER
     return VERDICTS[agrees]
 
 
-def beside_the_paper(study: Study) -> bool:
+def at_the_papers_scale(study: Study) -> bool:
     """Whether data set and networks are those of the preset "paper", with half of its images."""
     library = library_study(study.name)
     if PAPER not in library.presets:
@@ -65,3 +65,11 @@ def _enough(ours: int | None, theirs: int | None) -> bool:
     if ours is None:
         return True
     return theirs is not None and ours >= ENOUGH * theirs
+
+
+@functools.cache
+def library_study(name: str, preset: str = "") -> Study:
+    """A study by its name, with one of its presets; checking all of its runs takes a while."""
+    if preset:
+        return library_study(name).with_preset(preset)
+    return control.find(name)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from ...content import Series, Table
+from ...pages.content import Cell
 from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.clusters import groups_that_share, widest
 from ...study.statistics.correlations import CoefficientKind
-from ..experiment import Cell, Row, Series, Table, titled
+from ..experiment import Cell, Row
+from .experiment import Row, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
 from .rows import column
@@ -77,19 +80,19 @@ def over_settings(plain: Correlation, found: Levels | None) -> Correlation:
 
 
 def partial_over_settings(
-    rows: Sequence[Row], measure: str, target: str, given: Sequence[str], columns: Sequence[str]
+    rows: Sequence[Row], measure: str, target: str, fixed: Sequence[str], columns: Sequence[str]
 ) -> Correlation:
     """The rank correlation with confounders held fixed; its interval counts settings, if any."""
-    return _partial(rows, measure, target, given, settings_of(rows, columns))
+    return _partial(rows, measure, target, fixed, settings_of(rows, columns))
 
 
 def cautious_partial(
-    rows: Sequence[Row], measure: str, target: str, given: Sequence[str], columns: Sequence[str]
+    rows: Sequence[Row], measure: str, target: str, fixed: Sequence[str], columns: Sequence[str]
 ) -> Correlation:
     """The same with the widest interval: over settings, or over groups that share something."""
-    over = partial_over_settings(rows, measure, target, given, columns)
+    over = partial_over_settings(rows, measure, target, fixed, columns)
     groups = groups_that_share(_axes(rows, columns), _seeds(rows)) if over.clusters else {}
-    shared = {name: _partial(rows, measure, target, given, each) for name, each in groups.items()}
+    shared = {name: _partial(rows, measure, target, fixed, each) for name, each in groups.items()}
     found = {"": over, **shared}
     return found[widest(found)]
 
@@ -98,13 +101,13 @@ def _partial(
     rows: Sequence[Row],
     measure: str,
     target: str,
-    given: Sequence[str],
+    fixed: Sequence[str],
     clusters: Sequence[Hashable] | None,
 ) -> Correlation:
     return partial_correlation(
         column(rows, measure),
         column(rows, target),
-        {name: column(rows, name) for name in given},
+        {name: column(rows, name) for name in fixed},
         kind="spearman",
         clusters=clusters,
     )

@@ -16,10 +16,6 @@ WORDS = {
     "train_accuracy": "training accuracy",
     "test_accuracy": "test accuracy",
 }
-# Cross-entropy of a guess among ten classes is ln 10 = 2.3; at 0.5 nine in ten images are learned.
-LEARNED_LOSS = 0.5
-FIT = 0.99  # of the training images: hardly one is missed
-FIVE_GUESSES = 0.5  # accuracy, where one guess in ten is right
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +69,7 @@ class NotAsked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrainedWhen:
     """When a network counts as trained, and how many such networks a claim needs.
 
     Args:

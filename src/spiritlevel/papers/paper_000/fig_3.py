@@ -6,31 +6,30 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from ...content import Figure, Panels, Series, Table
+from ...pages.content import Cell
 from ...study.statistics import spearman
-from ..experiment import Cell, Experiment, Figure, Outcome, Panels, Row, Series, Table
-from ..judging.findings import above, fact, verdict
+from ..judging.experiment import Experiment, Outcome, Row
+from ..judging.findings import above, fact, verdict, with_added
 from ..judging.numbers import plain
-from ..judging.population import CONFOUNDERS, GAP
-from ..judging.post_hoc import with_added
+from ..judging.population import GAP
 from ..judging.rows import column
 from ..judging.settings import levels_of, over_settings
-from . import table_3
 from .flatness_panels import FLATNESS, flatness_density, marks
-from .optimizers import HEAD
-from .ways import by_way
+from .optimizers_and_rates import HEAD, by_optimizer_and_rate
 
 BOUND = "bound.generalization"
 LOOSE = 10.0  # times the gap, from which on a bound says nothing about it
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """How many gaps the bound covers, by how much it exceeds them, and whether it follows them."""
     known = [row for row in rows if row.get(BOUND) is not None and math.isfinite(row[BOUND])]
     positive = [row for row in known if row[GAP] > 0]
     covered = sum(row[BOUND] >= row[GAP] for row in positive)
     follows = over_settings(
         spearman(column(known, BOUND), column(known, GAP)),
-        levels_of(known, BOUND, GAP, table_3.SETTINGS),
+        levels_of(known, BOUND, GAP, experiment.settings),
     )
     findings = [
         fact(
@@ -56,7 +55,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
 
 def _table(rows: Sequence[Row]) -> Table:
     cells: list[list[Cell]] = []
-    for (optimizer, rate), group in by_way(rows).items():
+    for (optimizer, rate), group in by_optimizer_and_rate(rows).items():
         ratios = [row[BOUND] / row[GAP] for row in group if row[GAP] > 0]
         cells.append(
             [
@@ -93,7 +92,7 @@ def _figure(rows: Sequence[Row]) -> Panels | None:
     )
     label = "generalization gap"
     groups: dict[str, list[Row]] = {}
-    for (optimizer, _), group in by_way(rows).items():
+    for (optimizer, _), group in by_optimizer_and_rate(rows).items():
         groups.setdefault(optimizer, []).extend(group)
     return Panels(
         [
@@ -122,33 +121,3 @@ def _why(ratios: Sequence[float]) -> str:
         f"A number that exceeds every gap at least {plain(min(ratios), 3)}-fold would lie above "
         "them whatever flatness is: that it covers them says nothing about flatness."
     )
-
-
-EXPERIMENT = Experiment(
-    name="000-fig-3",
-    title="the bound of Theorem 4 over the gaps of 84 ResNet-18",
-    source="Fig. 3 (b)",
-    claim=(
-        "The bound that Theorem 4 makes of relative flatness strictly envelops the generalization "
-        "gap of all 84 networks, so relative flatness reflects the geometry of their features."
-    ),
-    analyse=analyse,
-    trained=table_3.EXPERIMENT.trained,
-    columns=("outcome", "variant", "batch_size", "seed", GAP, *CONFOUNDERS, HEAD, BOUND),
-    rule=(
-        "the bound is at least the gap in every network whose gap is positive; where the 95 % "
-        "interval (over settings) of the rank correlation of bound and gap does not lie above 0, "
-        "partly at most: a bound that does not follow the gap is not tight. Both were written down "
-        "after the runs."
-    ),
-    set_up=(
-        "The networks of 000-table-3. The paper gives the form of its bound and not the constants "
-        "it used; here bound.generalization computes them from the features of the training "
-        "images that are measured, as its card says. Gaps are those of the losses. The last three "
-        "pictures are Fig. 3 (a), and with it the row of Fig. 8 for ResNet-18."
-    ),
-    scaled_down=table_3.EXPERIMENT.scaled_down,
-    measures=(HEAD, BOUND),
-    settings=table_3.SETTINGS,
-    rows_of=table_3.NAME,
-)

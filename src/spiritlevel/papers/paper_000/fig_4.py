@@ -5,44 +5,47 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ..experiment import Cell, Experiment, Figure, Outcome, Panels, Row, Series, Table
-from ..judging.findings import verdict
-from ..judging.numbers import plain
+from ...content import Figure, Panels, Series, Table
+from ...pages.content import Cell
+from ...study.statistics import spearman
+from ..judging.contrasts import factor
+from ..judging.experiment import Experiment, Outcome, Row
+from ..judging.findings import Finding, above, below, every, verdict
+from ..judging.numbers import mean, plain
 from ..judging.population import GAP, finite_rows
 from ..judging.rows import column
-from . import table_3
 from .flatness_panels import FLATNESS
-from .optimizers import ADAMW, HEAD, SGD, Way, optimizers_compared, rates_compared
-from .ways import by_way
+from .optimizers_and_rates import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
 
 ERROR_GAP = "error_gap"
+ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share
 SHOWN = {HEAD: FLATNESS, GAP: "gap of the losses", ERROR_GAP: "gap of the accuracies"}
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """SGD against AdamW at the same rate, and what a larger rate does to each."""
-    ways = by_way(finite_rows(rows, HEAD))
-    findings = [*optimizers_compared(ways), *rates_compared(ways)]
+    groups = by_optimizer_and_rate(finite_rows(rows, HEAD))
+    findings = [*_optimizers_compared(groups), *_rates_compared(groups)]
     table: list[list[Cell]] = [
         [optimizer, f"{rate:g}", len(group), *(_quartiles_text(group, name) for name in SHOWN)]
-        for (optimizer, rate), group in ways.items()
+        for (optimizer, rate), group in groups.items()
     ]
     return Outcome(
         table=Table(("optimizer", "learning rate", "n", *SHOWN.values()), table),
-        figure=Panels([_boxes(ways, HEAD), _boxes(ways, GAP)], columns=2),
+        figure=Panels([_boxes(groups, HEAD), _boxes(groups, GAP)], columns=2),
         findings=findings,
         agrees=verdict(findings),
-        conclusion=_conclusion(ways),
+        conclusion=_conclusion(groups),
     )
 
 
-def _boxes(ways: dict[Way, list[Row]], name: str) -> Figure:
+def _boxes(groups: ByRate, name: str) -> Figure:
     """Medians and quartiles along the rates, as the boxes of the paper's figure have them."""
     series = []
     for chosen in (SGD, ADAMW):
         boxes = [
             (rate, *statistics.quantiles(column(group, name), n=4, method="inclusive"))
-            for (optimizer, rate), group in ways.items()
+            for (optimizer, rate), group in groups.items()
             if optimizer == chosen and len(group) > 1
         ]
         if boxes:
@@ -65,11 +68,11 @@ def _quartiles_text(group: Sequence[Row], name: str) -> str | None:
     return f"{plain(middle)} [{plain(low)}, {plain(high)}]"
 
 
-def _conclusion(ways: dict[Way, list[Row]]) -> str:
+def _conclusion(groups: ByRate) -> str:
     parts = []
     for chosen in (SGD, ADAMW):
         group = [
-            row for (optimizer, _), each in ways.items() if optimizer == chosen for row in each
+            row for (optimizer, _), each in groups.items() if optimizer == chosen for row in each
         ]
         if group:
             flatness, gap = (statistics.median(column(group, name)) for name in (HEAD, GAP))
@@ -80,31 +83,49 @@ def _conclusion(ways: dict[Way, list[Row]]) -> str:
     return f"{'; '.join(parts)}." if parts else "No network of either optimizer has a flatness."
 
 
-EXPERIMENT = Experiment(
-    name="000-fig-4",
-    title="optimizer and learning rate, flatness of the head and the gap",
-    source="Fig. 4",
-    claim=(
-        "SGD ends flatter and with a smaller gap than AdamW at every rate; a larger rate makes SGD "
-        "flatter and AdamW sharper."
-    ),
-    analyse=analyse,
-    trained=table_3.EXPERIMENT.trained,
-    columns=("outcome", "variant", "batch_size", "seed", "train_loss", GAP, ERROR_GAP, HEAD),
-    rule=(
-        "with the same batch size, weight decay and seed SGD has a smaller flatness than AdamW at "
-        "each rate that both have, and a smaller gap, and the rank correlation of the rate with "
-        "flatness lies below 0 for SGD and above 0 for AdamW, each with its whole 95 % interval. "
-        "Partly, if one of the three is so. Written down after the runs; that weight decay must be "
-        "the same came later."
-    ),
-    set_up=(
-        "The networks of 000-table-3. The paper draws boxes, whose numbers are not in the text we "
-        "have; here the marks are medians and the bars go from the lower to the upper quartile. "
-        "Its words on SGD at larger rates are in its last paragraph on the figure."
-    ),
-    scaled_down=table_3.EXPERIMENT.scaled_down,
-    measures=(HEAD,),
-    settings=table_3.SETTINGS,
-    rows_of=table_3.NAME,
-)
+def _optimizers_compared(groups: ByRate) -> list[Finding]:
+    """Fig. 4: SGD against AdamW at the same rate, with all else the same."""
+    shared = [rate for optimizer, rate in groups if optimizer == SGD and (ADAMW, rate) in groups]
+    pairs = {rate: _pairs(groups[ADAMW, rate], groups[SGD, rate]) for rate in shared}
+    flatter = {
+        rate: factor((adamw.get(HEAD), sgd.get(HEAD)) for adamw, sgd in each)
+        for rate, each in pairs.items()
+    }
+    smaller = {rate: mean(s[GAP] - a[GAP] for a, s in each) for rate, each in pairs.items()}
+    return [
+        every(
+            "SGD ends flatter than AdamW at every rate that both have (flatness over AdamW's)",
+            [below(f"rate {rate:g}", change, 1.0) for rate, change in flatter.items()],
+        ),
+        every(
+            "SGD ends with a smaller gap than AdamW at every rate that both have (gap, less "
+            "AdamW's)",
+            [below(f"rate {rate:g}", change) for rate, change in smaller.items()],
+        ),
+    ]
+
+
+def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Runs that differ in nothing else."""
+    partners = {tuple(map(row.get, ALIKE)): row for row in first}
+    keys = [(tuple(map(row.get, ALIKE)), row) for row in second]
+    return [(partners[key], row) for key, row in keys if key in partners]
+
+
+def _rates_compared(groups: ByRate) -> list[Finding]:
+    """Fig. 4: a larger rate makes one optimizer flatter and the other sharper."""
+    trends = {}
+    for name in (SGD, ADAMW):
+        points = [
+            (rate, row.get(HEAD))
+            for (optimizer, rate), group in groups.items()
+            if optimizer == name
+            for row in group
+        ]
+        trends[name] = spearman([rate for rate, _ in points], [kappa for _, kappa in points])
+    return [
+        every(
+            "flatness falls with the rate of SGD and rises with that of AdamW (rank correlations)",
+            [below(SGD, trends[SGD]), above(ADAMW, trends[ADAMW])],
+        )
+    ]

@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...content import Figure, Table
+from ...pages.content import Cell
 from ...study.statistics import spearman
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
-from ..judging.contrasts import line
-from ..judging.factors import factor
-from ..judging.findings import above, below, estimate, every, fact, verdict
+from ..judging.contrasts import factor, line
+from ..judging.experiment import Experiment, Outcome, Row
+from ..judging.findings import above, below, estimate, every, fact, verdict, with_added
 from ..judging.numbers import IntervalEstimate, mean
-from ..judging.post_hoc import HOW, with_added
 from ..judging.rows import column
-from ..judging.trained import FIVE_GUESSES, Limit, Trained
-from ..scale_text import ScaleTexts
 from .tasks_dynamics import SHARES, distinct_shares
 from .tasks_transfer import ACCURACY, FLATNESS, FROZEN, HIGH, LOSS, LOW, PEAK, STRATEGIES
 
 TOGETHER = "Spearman, final flatness and accuracy"
 P = "p of that correlation (the paper: below this)"
-PAPER = {TOGETHER: -0.68, P: 1e-4, "final flatness, frozen backbone": 1.5e4}
 EARLY = (
     "the peak at the high rate comes early: before the middle of training (where it is, in % of "
     "the epochs)"
@@ -29,7 +26,7 @@ MIDDLE = 50.0  # % of the epochs: nothing later can be called early
 WORDS = {LOW: "low rate", HIGH: "high rate", FROZEN: "frozen backbone"}
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Is a frozen backbone sharpest, does a high rate peak early, are flat networks more accurate?
 
     All strategies of a run start from the same weights, so they are compared run by run.
@@ -76,7 +73,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             "networks that end flatter are more accurate: the rank correlation of flatness with "
             "accuracy is negative",
             together,
-            paper=PAPER[TOGETHER],
+            paper=experiment.paper_values[TOGETHER],
         ),
     ]
     added = [
@@ -108,7 +105,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             ],
             log_y=True,
         ),
-        beside={
+        reproduced_values={
             TOGETHER: estimate(together),
             P: IntervalEstimate(together.p, math.nan, math.nan, together.n),
             "final flatness, frozen backbone": mean(column(rows, _last(FROZEN))),
@@ -157,95 +154,3 @@ def _peaks(places: Sequence[float | None], when: IntervalEstimate) -> str:
 def _trend(row: Row, strategy: str, shares: Sequence[int]) -> float:
     """The rank correlation of flatness with the epochs, over all points of one run."""
     return spearman(shares, [row.get(f"{FLATNESS}/{strategy}/{each}") for each in shares]).value
-
-
-EXPERIMENT = Experiment(
-    name="000-fig-7",
-    title="transfer: low rate, high rate, frozen backbone",
-    source="Fig. 7",
-    claim=(
-        "When a trained network learns another task, a frozen backbone ends with the largest "
-        "relative flatness of the head, a high learning rate leads to an early peak that a low "
-        "rate does not show, flatness falls smoothly at the low rate, and networks that end "
-        "flatter are more accurate."
-    ),
-    analyse=analyse,
-    trained=Trained(
-        tuple(
-            Limit(f"{ACCURACY}/{way}", at_least=FIVE_GUESSES, name=f"test accuracy ({words})")
-            for way, words in WORDS.items()
-        ),
-        "The claim compares ways to learn the second task: each of them must learn it.",
-    ),
-    columns=(
-        "seed",
-        *(f"{name}/{way}" for name in (ACCURACY, LOSS, PEAK) for way in STRATEGIES),
-        *(f"{FLATNESS}/{way}/{each}" for way in STRATEGIES for each in SHARES),
-    ),
-    rule=(
-        "three things hold, each with its whole 95 % interval: final flatness with a frozen "
-        "backbone is above that of both others (ratios run by run), the largest flatness at the "
-        "high rate is above that at the low rate, and the rank correlation of final flatness with "
-        "test accuracy over all strategies and runs is below 0. Partly, if one or two hold. Also "
-        "judged: the mean place of the peak at the high rate is before the middle of training, "
-        "which is the widest reading of early (flatness that only falls has no peak), and at the "
-        "low rate flatness at the end over that at the start is below 1 and its rank correlation "
-        f"with the epochs, run by run, is below 0 on average. {HOW}"
-    ),
-    set_up=(
-        "A network is trained on one data set and gets a new head for another; from the same "
-        "weights it then learns the second at a rate of 0.0001, at 0.01, and at 0.01 with all but "
-        "the head frozen, by SGD with momentum 0.9. The paper names neither optimizer nor the rate "
-        "of the frozen network. A peak can only be located to the shares of the epochs in the "
-        "table. Whether a frozen backbone needs larger weights in the head is not checked: they "
-        "are not recorded. The power of ten of the paper's flatness and that of its p are "
-        "illegible in the text we have: 4 and -4 are our reading of them. Both data sets have to "
-        "be downloaded first."
-    ),
-    scaled_down=ScaleTexts(
-        "000-fig-7",
-        {
-            "": (
-                "A small convolutional network with the same kind of head, trained on "
-                "{task.pretrain_samples} images of MNIST for {task.pretrain_epochs} epochs and "
-                "then on {data.samples} handwritten digits of 8×8 pixels for {training.epochs}, "
-                "instead of ResNet-18 from ImageNet to CIFAR-10; measured on "
-                "{measure_options.samples} images; {seeds} seeds."
-            ),
-            "quick": (
-                "The same with {task.pretrain_samples} images of MNIST, {task.pretrain_epochs} "
-                "and {training.epochs} epochs, {seeds} seeds: a trial."
-            ),
-            "one-core": (
-                "A small convolutional network with the same kind of head, trained on "
-                "{task.pretrain_samples} images of MNIST for {task.pretrain_epochs} epochs and "
-                "then on {data.samples} handwritten digits of 8×8 pixels for {training.epochs}, "
-                "so long that the low rate learns too; measured on all of them; {seeds} seeds."
-            ),
-            "paper": (
-                "Trained first on CIFAR-100 instead of ImageNet; measured on "
-                "{measure_options.samples} of the {data.samples} images; {seeds} seeds. The "
-                "paper gives the number neither of epochs nor of runs."
-            ),
-            "h200": (
-                "Trained first on {task.pretrain_samples} images of CIFAR-100 for "
-                "{task.pretrain_epochs} epochs instead of on ImageNet; then on {data.samples} "
-                "images of CIFAR-10 for {training.epochs} epochs, measured on "
-                "{measure_options.samples} of them; {seeds} seeds."
-            ),
-            "h200-imagenet": (
-                "EfficientNet-Lite0 with ImageNet weights instead of ResNet-18, at {model.size} "
-                "pixels; then {data.samples} images of CIFAR-10 for {training.epochs} epochs, "
-                "measured on {measure_options.samples} of them; {seeds} seeds."
-            ),
-            "h200-cifar100": (
-                "Width {model.width} instead of 64, from weights trained on 20,000 images of "
-                "CIFAR-100 instead of ImageNet's, the same for all seeds; {data.samples} CIFAR-10 "
-                "images, {training.epochs} epochs with batches of {training.batch_size}, measured "
-                "on {measure_options.samples} of the images; {seeds} seeds."
-            ),
-        },
-    ),
-    measures=("head.kappa",),
-    paper_values=PAPER,
-)

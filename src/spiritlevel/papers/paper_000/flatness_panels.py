@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from ...content import Figure, Series
 from ...math.kde import GaussianMixture, scott
-from ..experiment import Figure, Row, Series
+from ..judging.experiment import Row
 from ..judging.rows import column
-from .optimizers import HEAD
+from .optimizers_and_rates import HEAD
 
 FLATNESS = "relative flatness of the head"
 PLACES, MARGIN = 80, 0.6  # of a density: points, and decades beyond the outermost networks

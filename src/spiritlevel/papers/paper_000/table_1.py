@@ -5,14 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
-from ..judging.contrasts import line
-from ..judging.factors import factor
+from ...content import Figure, Series, Table
+from ...pages.content import Cell
+from ..judging.contrasts import factor, line
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import Finding, above, every, fact, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column, grouped
-from ..judging.trained import NotAsked
-from ..scale_text import ScaleTexts
 from .tasks_trace import FUNCTORCH_MIB, IMAGES, KAPPA_ERROR, KERNELS, SECONDS, TRACE_ERROR
 
 WEIGHTS = "task.weights"
@@ -26,7 +25,7 @@ JUDGED = ("autograd", "hutchinson")
 Place = tuple[str, float, float]  # weights, images, kernels
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """The error of the closed form, and how many times longer every other method takes."""
     groups = _groups(rows)
     slower = {
@@ -129,61 +128,3 @@ def _longer(method: str, slower: dict[Place, dict[str, IntervalEstimate]]) -> Fi
             for (weights, images, kernels), ratios in slower.items()
         ],
     )
-
-
-EXPERIMENT = Experiment(
-    name="000-table-1",
-    title="the trace of a convolution: closed form, automatic differentiation and probes",
-    source="Tables 1 and 2",
-    claim=(
-        "For a convolution under average pooling the closed form gives the Hessian trace and "
-        "relative flatness without error and in much less time than automatic differentiation and "
-        "Hutchinson's estimate from 500 probes."
-    ),
-    analyse=analyse,
-    trained=NotAsked("Random weights are looked at; nothing is trained."),
-    columns=(
-        *(WEIGHTS, IMAGES, KERNELS, "seed", FUNCTORCH_MIB),
-        *(
-            f"{name}/{way}"
-            for name in (TRACE_ERROR, KAPPA_ERROR)
-            for way in ("closed", "functorch", "hutchinson")
-        ),
-        *(f"{SECONDS}/{way}" for way in ("closed", *WORDS)),
-    ),
-    rule=(
-        "trace and relative flatness by the closed form are within 1e-9 of automatic "
-        "differentiation in every run, and in every configuration the 95 % intervals of the time "
-        "of automatic differentiation and of Hutchinson's estimate over that of the closed form "
-        "lie above 1. Partly, if only the first holds."
-    ),
-    set_up=(
-        "One 3×3 convolution on 3 channels of 8×8 random images in [0, 1), then the average over "
-        "positions; all weights 1, or random below 0.0001; float64. Automatic differentiation "
-        "computes the Hessian row by row and is the reference; functorch computes a whole Hessian "
-        "for each sample and is left out where that needs more memory than allowed; Hutchinson's "
-        "estimate uses 500 products for the trace. Images and probes are drawn by the seed, the "
-        "same for both kinds of weights. The figure combines both kinds. The closed form is timed "
-        "as a whole call of spiritlevel.measure. Errors here are relative, the paper's are "
-        "absolute: the error of the trace is divided by the trace, that of relative flatness by "
-        "the trace times the mean squared norm of a kernel, because relative flatness is 0 when "
-        "all weights are equal. The numbers of the paper's two tables are not in the text we have."
-    ),
-    scaled_down=ScaleTexts(
-        "000-table-1",
-        {
-            "": (
-                "At most {variants.task.images:max} images and {variants.task.kernels:max} "
-                "kernels instead of 150 and 140, {seeds} seeds instead of 30."
-            ),
-            "quick": "Only the sizes {variants}, {seeds} seeds, {task.probes} probes.",
-            "paper": (
-                "150 images and 140 kernels are the only counts the text names; it does not "
-                "give the size of its images and kernels. At most {task.memory_mib} MiB for the "
-                "Hessians that functorch returns."
-            ),
-            "h200": "As the preset paper, with {seeds} seeds instead of 30.",
-        },
-    ),
-    measures=("head.trace", "head.kappa"),
-)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from ...content import Table
 from ...math.student import t_quantile
 from ...study.statistics import Correlation, Regression, regression, spearman
-from ..experiment import Experiment, Outcome, Row, Table, titled
 from ..judging.contrasts import group_points
+from ..judging.experiment import Experiment, Outcome, Row, titled
 from ..judging.findings import above, estimate, verdict
 from ..judging.numbers import CONFIDENCE, IntervalEstimate, mean, plain
 from ..judging.population import (
     CONFOUNDERS,
     FEW,
     GAP,
-    REACHED,
     correlations,
     finite_rows,
     measured,
@@ -31,40 +31,28 @@ from ..judging.settings import (
     over_settings,
     partial_over_settings,
 )
-from ..judging.trained import LEARNED_LOSS, Limit, Trained
-from ..scale_text import ScaleTexts
-from .optimizers import HEAD, Way
-from .ways import STUDY, by_way
+from .optimizers_and_rates import HEAD, ByRate, by_optimizer_and_rate
 
-NAME = STUDY
 ERROR_GAP, ACCURACY = "error_gap", "train_accuracy"
 FITTED = 0.99  # training accuracy from which on a network has little left to learn
 OTHERS = ("head.trace", "curvature.trace", "relative.kappa", "norms.weight")
 PEARSON, SPEARMAN = "Pearson correlation", "Spearman correlation"
-PAPER = {
-    PEARSON: 0.5803,
-    f"{PEARSON}, lower end of the 95 % interval": 0.4179,
-    f"{PEARSON}, upper end of the 95 % interval": 0.7067,
-    SPEARMAN: 0.7621,
-    "slope of the gap over flatness": 6.9049e-6,
-    "standard error of the slope": 1.070e-6,
-    "intercept": 3.5452e-2,
-    "R²": 0.3367,
-    "p of the slope and of Pearson": 7.244e-9,
-    "p of Spearman": 3.775e-17,
-}
-SETTINGS = ("variant", "batch_size", "weight_decay")
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Both correlations of the head's relative flatness with the gap, beside the paper's."""
+    settings = experiment.settings
     shown = measured(rows, (HEAD, *OTHERS))
-    table, _ = correlations(rows, shown, SETTINGS)
+    table, _ = correlations(rows, shown, settings)
     line = regression(column(rows, HEAD), column(rows, GAP))
-    judged = _over_settings(rows, line)
-    groups = _groups(rows, by_way(rows))
+    judged = _over_settings(rows, line, settings)
+    groups = _groups(rows, by_optimizer_and_rate(rows))
     findings = [
-        above(f"flatness of the head rises with the gap ({name})", correlation, paper=PAPER[name])
+        above(
+            f"flatness of the head rises with the gap ({name})",
+            correlation,
+            paper=experiment.paper_values[name],
+        )
         for name, correlation in judged.items()
     ]
     return Outcome(
@@ -75,12 +63,12 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             fitted=True,
         ),
         more=[
-            *levels_tables(rows, shown, SETTINGS),
-            *_by_accuracies(rows, shown),
-            whole_catalogue(rows, SETTINGS),
+            *levels_tables(rows, shown, settings),
+            *_by_accuracies(rows, shown, settings),
+            whole_catalogue(rows, settings),
         ],
-        why=_why(rows, groups),
-        beside=_beside(line, rows),
+        why=_why(rows, groups, settings),
+        reproduced_values=_reproduced_values(experiment.paper_values, line, rows),
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
@@ -90,15 +78,19 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     )
 
 
-def _over_settings(rows: Sequence[Row], line: Regression) -> dict[str, Correlation]:
+def _over_settings(
+    rows: Sequence[Row], line: Regression, settings: Sequence[str]
+) -> dict[str, Correlation]:
     """Both correlations of a line through these runs, with intervals that count settings."""
     return {
-        PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, SETTINGS, "pearson")),
-        SPEARMAN: over_settings(line.spearman, levels_of(rows, HEAD, GAP, SETTINGS)),
+        PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, settings, "pearson")),
+        SPEARMAN: over_settings(line.spearman, levels_of(rows, HEAD, GAP, settings)),
     }
 
 
-def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, IntervalEstimate]:
+def _reproduced_values(
+    names: Iterable[str], line: Regression, rows: Sequence[Row]
+) -> dict[str, IntervalEstimate]:
     """The rows of the paper's table, of the gap of the losses."""
     # The error of the intercept is that of the slope times the root mean square of flatness.
     reach = math.sqrt(mean(row[HEAD] ** 2 for row in finite_rows(rows, HEAD)).value)
@@ -112,7 +104,7 @@ def _beside(line: Regression, rows: Sequence[Row]) -> dict[str, IntervalEstimate
         squared(line.pearson),
         *(_alone(p, line.n) for p in (line.p_slope, line.spearman.p)),
     ]
-    return dict(zip(PAPER, numbers, strict=True))
+    return dict(zip(names, numbers, strict=True))
 
 
 def _student(value: float, stderr: float, n: int) -> IntervalEstimate:
@@ -126,12 +118,14 @@ def _alone(value: float, n: int) -> IntervalEstimate:
     return IntervalEstimate(value, math.nan, math.nan, n)
 
 
-def _by_accuracies(rows: Sequence[Row], shown: Sequence[str]) -> list[Table]:
+def _by_accuracies(
+    rows: Sequence[Row], shown: Sequence[str], settings: Sequence[str]
+) -> list[Table]:
     """The results for the other gap that the paper may have meant, if it was recorded."""
     others = [{**row, GAP: row[ERROR_GAP]} for row in rows if row.get(ERROR_GAP) is not None]
     if not others:
         return []
-    table, _ = correlations(others, shown, SETTINGS)
+    table, _ = correlations(others, shown, settings)
     line = regression(column(others, HEAD), column(others, GAP))
     return [
         titled(
@@ -147,30 +141,32 @@ def _by_accuracies(rows: Sequence[Row], shown: Sequence[str]) -> list[Table]:
     ]
 
 
-def _groups(rows: Sequence[Row], ways: dict[Way, list[Row]]) -> dict[str, list[Row]]:
+def _groups(rows: Sequence[Row], by_rate: ByRate) -> dict[str, list[Row]]:
     """All runs by how they were trained; a variant that the study does not have keeps its name."""
-    groups = {f"{optimizer} at rate {rate:g}": group for (optimizer, rate), group in ways.items()}
-    named = {row["variant"] for group in ways.values() for row in group}
+    groups = {
+        f"{optimizer} at rate {rate:g}": group for (optimizer, rate), group in by_rate.items()
+    }
+    named = {row["variant"] for group in by_rate.values() for row in group}
     others = grouped([row for row in rows if row["variant"] not in named], "variant")
     return groups | others
 
 
-def _why(rows: Sequence[Row], groups: dict[str, list[Row]]) -> str:
+def _why(rows: Sequence[Row], groups: dict[str, list[Row]], settings: Sequence[str]) -> str:
     """Which training settings stand apart in the figure, and what is left without them."""
-    left = partial_over_settings(rows, HEAD, GAP, list(CONFOUNDERS), SETTINGS)
+    left = partial_over_settings(rows, HEAD, GAP, list(CONFOUNDERS), settings)
     return (
         f"{_apart(groups)}With {' and '.join(CONFOUNDERS.values())} held fixed, relative flatness "
         f"of the head and the gap have a rank correlation of {left} over all {left.n} networks."
-        f"{_of_the_fitted(rows)}{on_three_levels(rows, HEAD, SETTINGS)}"
+        f"{_of_the_fitted(rows, settings)}{on_three_levels(rows, HEAD, settings)}"
     )
 
 
-def _of_the_fitted(rows: Sequence[Row]) -> str:
+def _of_the_fitted(rows: Sequence[Row], settings: Sequence[str]) -> str:
     """What is left without networks that still learn; empty if none do, or too many."""
     fitted = [row for row in finite_rows(rows, HEAD) if (row.get(ACCURACY) or 0.0) > FITTED]
     if not FEW <= len(fitted) < len(rows):
         return ""
-    left = _over_settings(fitted, regression(column(fitted, HEAD), column(fitted, GAP)))
+    left = _over_settings(fitted, regression(column(fitted, HEAD), column(fitted, GAP)), settings)
     return (
         f" Over the {len(fitted)} networks with a training accuracy above {FITTED:g}, Pearson's "
         f"correlation is {left[PEARSON]} and Spearman's {left[SPEARMAN]}; this too was examined "
@@ -204,88 +200,3 @@ def _apart(groups: dict[str, list[Row]]) -> str:
         f"{within.n} of them. This was examined after "
         "the runs and is not judged. "
     )
-
-
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="flatness of the head and the gap over many networks",
-    source="Table 3, Fig. 3 (a)",
-    claim=(
-        "Over 84 ResNet-18 of different optimizers, learning rates and batch sizes, relative "
-        "flatness of the convolutional head correlates with the generalization gap."
-    ),
-    analyse=analyse,
-    trained=Trained(
-        (Limit("train_loss", at_most=LEARNED_LOSS),),
-        "The paper selects none of its networks, but all of them were trained to the end.",
-        needed=FEW,
-    ),
-    columns=("outcome", "variant", "batch_size", "seed", *REACHED, *CONFOUNDERS, HEAD),
-    rule=(
-        "the 95 % intervals (over settings) of both Pearson's and Spearman's correlation with the "
-        "gap of the losses lie above 0. Partly, if one does."
-    ),
-    set_up=(
-        "ResNet-18 with a 1×1 convolution and global average pooling as its head, on CIFAR-10, "
-        "by SGD with momentum and AdamW at several learning rates, batch sizes and seeds. The "
-        "paper starts from weights trained on ImageNet and trains for 30 epochs. It names the "
-        "rates 0.005 and 0.01, batches of 64 and 128 and the number of networks; the grid of each "
-        "preset, momentum 0.9 and no weight decay are our choice. The powers of ten of the slope "
-        "and its p are illegible in the text we have: those we give follow from its standard "
-        "error, Pearson's correlation and 84 networks. Our numbers beside them are of the gap of "
-        "the losses. Figs. 3 (b) and 4 have pages of their own, on the same networks: 000-fig-3 "
-        "and 000-fig-4."
-    ),
-    scaled_down=ScaleTexts(
-        "000-table-3",
-        {
-            "": (
-                "Width {model.width} instead of 64, {data.samples} images instead of 50,000, "
-                "{training.epochs} epochs instead of 30, random initial weights instead of "
-                "ImageNet's. {variants[sgd*].lr:count} rates for each optimizer (SGD "
-                "{variants[sgd*].lr}, AdamW {variants[adamw*].lr}), batches of "
-                "{grid.batch_size}, {seeds} seed: {runs} networks. Measured on "
-                "{measure_options.samples} of the training images."
-            ),
-            "quick": (
-                "Width {model.width}, {data.samples} images, {training.epochs} epochs, SGD at "
-                "{variants[sgd*].lr} and AdamW at {variants[adamw*].lr}, batches of "
-                "{grid.batch_size}, {seeds} seed, random initial weights: a trial."
-            ),
-            "paper": (
-                "{variants[sgd*].lr:count} learning rates from {variants[sgd*].lr:to} for each "
-                "optimizer, batches of {grid.batch_size}, {seeds} seeds: our reading of the "
-                "paper, which names two of the rates. Random initial weights instead of "
-                "ImageNet's; measured on {measure_options.samples} of the {data.samples} "
-                "training images."
-            ),
-            "h200": (
-                "Width {model.width} instead of 64, {data.samples} images instead of 50,000 and "
-                "{training.epochs} epochs instead of 30, to fit {runs} networks with the whole "
-                "catalogue into half an hour of an H200. Random initial weights instead of "
-                "ImageNet's, without weight decay. The rates are our choice, "
-                "{variants[sgd*].lr:count} for each optimizer (SGD {variants[sgd*].lr}, AdamW "
-                "{variants[adamw*].lr}), with batches of {grid.batch_size} and {seeds} seeds. "
-                "Measured on {measure_options.samples} of the training images."
-            ),
-            "h200-imagenet": (
-                "EfficientNet-Lite0 with ImageNet weights instead of ResNet-18, at {model.size} "
-                "pixels, {data.samples} images instead of 50,000 and {training.epochs} epochs "
-                "instead of 30. Rates of {variants[sgd*].lr} for both optimizers, batches of "
-                "{grid.batch_size}, weight decay of {grid.weight_decay}, {seeds} seeds; the rate "
-                "falls to 0. Only the head is measured, on all training images."
-            ),
-            "h200-cifar100": (
-                "Width {model.width} instead of 64, from weights trained on 20,000 images of "
-                "CIFAR-100 instead of ImageNet's, {data.samples} images instead of 50,000 and "
-                "{training.epochs} epochs instead of 30. Rates of {variants[sgd*].lr} for both "
-                "optimizers, batches of {grid.batch_size} instead of 64 and 128, {seeds} seeds. "
-                "Only the head is measured, on all training images."
-            ),
-        },
-    ),
-    catalogue=True,
-    measures=(HEAD, *OTHERS),
-    paper_values=PAPER,
-    settings=SETTINGS,
-)

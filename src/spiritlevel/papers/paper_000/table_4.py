@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Table
-from ..judging.contrasts import groups_of, line
-from ..judging.factors import factor
+from ...content import Figure, Table
+from ...pages.content import Cell
+from ..judging.contrasts import factor, groups_of, line
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import below, verdict
 from ..judging.numbers import IntervalEstimate, mean
 from ..judging.rows import column
-from ..judging.trained import LEARNED_LOSS, Limit, Trained
-from ..scale_text import ScaleTexts
 from .tasks_dynamics import (
     ACCURACY,
     FIRST,
     FLATNESS,
-    LOSS,
     MIRRORED,
     SHARES,
-    TEST_LOSS,
     distinct_shares,
 )
 
@@ -29,7 +26,7 @@ SHOWN = ("test_accuracy", "error_gap", "head.kappa")
 NAMES = ("test accuracy", "gap of the accuracies", "relative flatness of the head")
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Does flatness fall from the first epoch to the last, and against the accuracy?"""
     groups = groups_of(rows, "variant", VARIANTS)
     shares = distinct_shares(rows, FLATNESS)
@@ -69,7 +66,7 @@ def analyse(rows: Sequence[Row]) -> Outcome:
                 for variant, group in groups.items()
             ],
         ),
-        beside={
+        reproduced_values={
             f"{name}, {variant}": mean(column(group, key))
             for variant, group in groups.items()
             for name, key in zip(NAMES, SHOWN, strict=True)
@@ -116,81 +113,3 @@ def _on_the_way(looks: Sequence[Sequence[float]]) -> str:
 
 def _fall(rows: Sequence[Row]) -> IntervalEstimate:
     return factor((row[FIRST], row[LAST]) for row in rows)
-
-
-EXPERIMENT = Experiment(
-    name="000-table-4",
-    title="flatness of the head during training",
-    source="Table 4, Fig. 5",
-    claim=(
-        "In the best runs, SGD with momentum, relative flatness of the head starts high, falls "
-        "fast and settles low, while the validation accuracy mirrors it and rises."
-    ),
-    analyse=analyse,
-    trained=Trained(
-        (Limit("train_loss", at_most=LEARNED_LOSS),),
-        "The claim is about the paper's best runs.",
-        by="variant",
-    ),
-    columns=(
-        *("outcome", "variant", "seed", "train_loss", *SHOWN, FIRST, MIRRORED),
-        *(f"{n}/{share}" for n in (FLATNESS, LOSS, TEST_LOSS, ACCURACY) for share in SHARES),
-    ),
-    rule=(
-        "flatness after the last epoch divided by that after the first is below 1, and the rank "
-        "correlation of flatness with test accuracy over the epochs of a network is below 0 on "
-        "average, each with its whole 95 % interval over all runs. Partly, if one holds."
-    ),
-    set_up=(
-        "SGD with momentum 0.9 at the two settings of the paper's four best runs: rate 0.005 with "
-        "batches of 64 (slow) and rate 0.01 with batches of 128 (fast); flatness of the 1×1 "
-        "convolution that is the head, measured before training and after every epoch. The "
-        "paper's numbers for slow are means of the three runs it prints, for fast it has one. Its "
-        "gap is that of the accuracies, by its numbers: gap and accuracy add up to little "
-        "less than 1, although the paper's equation uses losses."
-    ),
-    scaled_down=ScaleTexts(
-        "000-table-4",
-        {
-            "": (
-                "Handwritten digits of 8×8 pixels ({data.samples} images) instead of CIFAR-10, "
-                "and a small convolutional network with the same kind of head instead of "
-                "ResNet-18. Random initial weights instead of ones trained on ImageNet; rates "
-                "of {variants.lr} with batches of {variants.batch_size}, {training.epochs} "
-                "epochs instead of 50, measured on {measure_options.samples} images; {seeds} "
-                "seeds each."
-            ),
-            "quick": ("The same with {training.epochs} epochs and {seeds} seeds each: a trial."),
-            "paper": (
-                "Random initial weights; measured on {measure_options.samples} of the "
-                "{data.samples} images; {seeds} seeds each."
-            ),
-            "h200": (
-                "Random initial weights, {data.samples} CIFAR-10 images, {training.epochs} "
-                "epochs instead of 50, measured on {measure_options.samples} of them; {seeds} "
-                "seeds each."
-            ),
-            "h200-imagenet": (
-                "EfficientNet-Lite0 with ImageNet weights, at {model.size} pixels; {data.samples} "
-                "CIFAR-10 images, {training.epochs} epochs instead of 50, measured on "
-                "{measure_options.samples} of them; {seeds} seeds each."
-            ),
-            "h200-cifar100": (
-                "Width {model.width} instead of 64, from weights trained on 20,000 images of "
-                "CIFAR-100 instead of ImageNet's; {data.samples} CIFAR-10 images, "
-                "{training.epochs} epochs instead of 50, measured on {measure_options.samples} of "
-                "the images; {seeds} seeds each."
-            ),
-        },
-    ),
-    measures=("head.kappa",),
-    paper_values={
-        "test accuracy, slow": (0.9687 + 0.9675 + 0.9675) / 3,
-        "gap of the accuracies, slow": (0.0299 + 0.0310 + 0.0311) / 3,
-        "relative flatness of the head, slow": (119.28 + 148.91 + 127.16) / 3,
-        "test accuracy, fast": 0.9677,
-        "gap of the accuracies, fast": 0.0308,
-        "relative flatness of the head, fast": 89.85,
-    },
-    paper_runs=4,
-)

@@ -17,7 +17,7 @@ from ...study.runs.running import evaluate, train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.statistics import spearman
-from ..experiment import Row
+from ..judging.experiment import Row
 
 KAPPA = "head.kappa"
 SHARES = (0, 5, 10, 25, 50, 75, 100)  # of the epochs, in %

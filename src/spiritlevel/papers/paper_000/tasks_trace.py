@@ -99,8 +99,8 @@ def functorch(model: nn.Module, x: Tensor, y: Tensor) -> Result:
     """A whole Hessian for every sample at once: as many numbers as samples × weights²."""
     weight = _weight(model)
 
-    def loss(given: Tensor, image: Tensor, target: Tensor) -> Tensor:
-        outputs = functional_call(model, {"head.weight": given}, (image[None],))
+    def loss(weights: Tensor, image: Tensor, target: Tensor) -> Tensor:
+        outputs = functional_call(model, {"head.weight": weights}, (image[None],))
         return F.cross_entropy(outputs, target[None])
 
     whole = vmap(hessian(loss), in_dims=(None, 0, 0))(weight.detach(), x, y)

@@ -6,15 +6,15 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ..experiment import Cell, Experiment, Outcome, Row, Table, titled
+from ...content import Table
+from ...pages.content import Cell
 from ..judging.contrasts import line
+from ..judging.experiment import Experiment, Outcome, Row, titled
 from ..judging.findings import above, verdict
 from ..judging.numbers import IntervalEstimate, mean
-from ..judging.rows import column
-from ..judging.trained import Limit, Trained
-from ..scale_text import ScaleTexts
-from .log_figure import log_figure
-from .tasks_points import STEP, TEST, TRAIN, at_points, steps_at
+from ..judging.rows import at_points, column
+from ..recipes.figures import log_figure
+from .tasks_points import TEST, TRAIN, steps_at
 
 VARIANT, POINTS = "variant", 8
 LARGEST, TRACE = MEASURES = ("curvature.lambda_max", "curvature.ggn_trace")
@@ -22,7 +22,7 @@ STANDARD, FIXED = ("plain", "augmented"), ("plain, norms fixed", "augmented, nor
 FITTED = 0.9  # training accuracy of the plain network at the paper's dashed line
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Distance of the two curves before and after the plain network is fitted, seed by seed."""
     by_name = {name: [r for r in rows if r[VARIANT] == name] for name in (*STANDARD, *FIXED)}
     table: list[list[Cell]] = []
@@ -119,64 +119,3 @@ def distances(
 
 def _difference(changed: dict[int, float], plain: dict[int, float]) -> IntervalEstimate:
     return mean(changed[seed] - plain[seed] for seed in changed if seed in plain)
-
-
-EXPERIMENT = Experiment(
-    name="001-fig-5",
-    title="when augmentation begins to matter for sharpness",
-    source="Fig. 5",
-    claim=(
-        "The sharpness of plain and of augmented training stays close until the plain network fits "
-        "its data and differs afterwards; with norms held fixed it differs earlier."
-    ),
-    analyse=analyse,
-    trained=Trained(
-        (Limit(f"{TRAIN}/{POINTS}", at_least=FITTED, name="training accuracy at the end"),),
-        "The claim is about what happens before and after this accuracy is reached.",
-        asked=lambda row: row[VARIANT] == STANDARD[0],
-        of="the plain networks",
-    ),
-    columns=(
-        VARIANT,
-        "seed",
-        "outcome",
-        *(f"{n}/{p}" for p in range(1, POINTS + 1) for n in (STEP, TRAIN, TEST, *MEASURES)),
-    ),
-    rule=(
-        "the distance between the logarithms of the largest eigenvalues of plain and augmented "
-        "networks, taken seed by seed: it is larger after the plain network reaches 90 % training "
-        "accuracy than before, and before that it is larger with fixed norms than without, each "
-        "with the whole 95 % interval above 0. Partly, if one is."
-    ),
-    set_up=(
-        "VGG-small, SGD with learning rate 0.01 and momentum 0.9, with and without random crops "
-        "and mirror images. With fixed norms every sample's activations are normalized in front of "
-        "each ReLU and weights have mean 0 and variance 2/n_in after each step. Measured eight "
-        "times, after equal numbers of batches. The paper gives no number of epochs for this "
-        "figure."
-    ),
-    scaled_down=ScaleTexts(
-        "001-fig-5",
-        {
-            "": (
-                "{data.samples} training images of CIFAR-10 instead of 50,000 in batches of "
-                "{training.batch_size}, a width of {model.width} instead of 64, "
-                "{training.epochs} epochs, measured on {measure_options.samples} of the "
-                "training images; {seeds} seeds instead of one."
-            ),
-            "quick": ("{data.samples} images, {training.epochs} epochs, {seeds} seed: a trial."),
-            "h200": (
-                "{data.samples} training images instead of 50,000, {training.epochs} epochs, "
-                "measured on {measure_options.samples} of the training images; {seeds} seeds "
-                "instead of one."
-            ),
-            "paper": (
-                "{training.epochs} epochs, as in the paper's Fig. 3; measured on "
-                "{measure_options.samples} of the training images; {seeds} seeds instead of "
-                "one."
-            ),
-        },
-    ),
-    measures=MEASURES,
-    paper_runs=4,
-)

@@ -162,14 +162,6 @@ def as_tokens(images: Tensor, levels: int) -> Tensor:
     return (images.flatten(1).clamp(0, 1) * levels).round().long() + 1
 
 
-def at_points(row: Any, name: str) -> list[float]:
-    """NAME/1, NAME/2, … of a run, as far as it came."""
-    values: list[float] = []
-    while row.get(f"{name}/{len(values) + 1}") is not None:
-        values.append(row[f"{name}/{len(values) + 1}"])
-    return values
-
-
 def steps_at(rows: Sequence[Any], points: int) -> list[float]:
     """After how many steps the points lay; nan for those that no run came to."""
     return [

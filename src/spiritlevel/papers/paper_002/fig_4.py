@@ -2,58 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...study.statistics import spearman
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import Finding, Result, fact, verdict
-from ..judging.numbers import IntervalEstimate, mean, share
-from ..judging.rows import column, grouped
-from ..judging.trained import NotAsked
-from ..scale_text import ScaleTexts
+from ..recipes.recipe import Recipe
 from .class_separation import FEATURES
 
-SEPARATION = "task.separation"
 KAPPA, MISS = "relative.kappa", "bound.representativeness"
-DELTA = 0.1  # as in the authors' published code
-COVERED = 0.95  # share of data sets whose gap must lie below the bound
-TIGHT = 3.0  # the mean bound may be this many times the mean gap
+FALLS = {"held": "falls", "not held": "does not fall", "undecided": "does not clearly fall"}
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Gap and bounds by separation; the bound with the authors' δ is judged."""
-    table: list[list[Cell]] = []
-    gaps: dict[float, IntervalEstimate] = {}
-    bounds: dict[float, IntervalEstimate] = {}
-    covered: dict[float, IntervalEstimate] = {}
-    for separation, group in grouped(rows, SEPARATION).items():
-        near = [approximate_bound(row, DELTA) for row in group]
-        wide = [approximate_bound(row, theorem_delta(row)) for row in group]
-        gaps[separation] = mean(column(group, "gap"))
-        bounds[separation] = mean(near)
-        covered[separation] = share(b >= row["gap"] for b, row in zip(near, group, strict=True))
-        table.append(
-            [
-                separation,
-                len(group),
-                gaps[separation],
-                bounds[separation],
-                covered[separation],
-                mean(wide),
-            ]
-        )
-    covers, tight = _checks(gaps, bounds, covered)
-    falls = _falls(bounds)
+    most, tightness = experiment.thresholds["covered"], experiment.thresholds["tight"]
+    recipe = Recipe(experiment, [{**row, **_bounds(row, experiment.thresholds)} for row in rows])
+    gaps, bounds, covered = (recipe.each[name] for name in ("gap", "bound", "covered"))
     least = min(each.value for each in covered.values())
     ratios = [bounds[s].value / gaps[s].value for s in gaps]
+    covers, falls = least >= most, _falls(bounds)
+    tight = all(bounds[s].value <= tightness * gaps[s].value for s in gaps)
     findings = [
         fact(
-            f"it covers {COVERED:.0%} of the gaps at every separation",
+            f"it covers {most:.0%} of the gaps at every separation",
             covers,
             f"{least:.0%} at the worst separation",
         ),
         fact(
-            f"its mean is at most {TIGHT:g} times the mean gap at every separation",
+            f"its mean is at most {tightness:g} times the mean gap at every separation",
             tight,
             f"{min(ratios):.2g} to {max(ratios):.2g} times",
         ),
@@ -63,27 +42,26 @@ def analyse(rows: Sequence[Row]) -> Outcome:
             f"from {bounds[min(bounds)]} to {bounds[max(bounds)]}",
         ),
     ]
-    return Outcome(
-        table=Table(
-            (
-                "class separation",
-                "n",
-                "generalization gap",
-                f"approximate bound, δ = {DELTA}",
-                "share of gaps below it",
-                "approximate bound, δ of the theorem",
-            ),
-            table,
-        ),
-        figure=Figure(
-            "class separation",
-            "loss",
-            [_line("generalization gap", gaps), _line("approximate bound", bounds)],
-        ),
-        findings=findings,
-        agrees=verdict(findings),
-        conclusion=_conclusion(covers, tight, falls, least, ratios),
+    found = recipe.outcome(
+        covers="covers" if covers else "does not cover",
+        least=least,
+        is_tight="is" if tight else "is not",
+        smallest=min(ratios),
+        largest=max(ratios),
+        falls=FALLS[falls],
     )
+    return dataclasses.replace(found, findings=findings, agrees=verdict(findings))
+
+
+def _bounds(row: Row, thresholds: Mapping[str, float]) -> dict[str, float]:
+    """Columns by the names that table and figure give them."""
+    bound = approximate_bound(row, thresholds["delta"])
+    return {
+        "generalization gap": row["gap"],
+        "approximate bound": bound,
+        "covered": float(bound >= row["gap"]),
+        "approximate bound, δ of the theorem": approximate_bound(row, theorem_delta(row)),
+    }
 
 
 def approximate_bound(row: Row, delta: float) -> float:
@@ -96,87 +74,10 @@ def theorem_delta(row: Row) -> float:
     return float(row["num_train"] ** (-1 / (4 + FEATURES)))
 
 
-def _line(name: str, by_separation: dict[float, IntervalEstimate]) -> Series:
-    values = list(by_separation.values())
-    return Series(
-        name,
-        list(by_separation),
-        [e.value for e in values],
-        [e.low for e in values],
-        [e.high for e in values],
-    )
-
-
-def _checks(
-    gaps: dict[float, IntervalEstimate],
-    bounds: dict[float, IntervalEstimate],
-    covered: dict[float, IntervalEstimate],
-) -> tuple[bool, bool]:
-    """Whether the bound covers the gaps, and whether it is tight."""
-    return (
-        all(c.value >= COVERED for c in covered.values()),
-        all(bounds[s].value <= TIGHT * gaps[s].value for s in gaps),
-    )
-
-
-def _falls(bounds: dict[float, IntervalEstimate]) -> Result:
+def _falls(bounds: Mapping[float, Any]) -> Result:
     """Whether the bound falls as the classes move apart; few separations leave that undecided."""
     first, last = bounds[min(bounds)], bounds[max(bounds)]
     trend = spearman(list(bounds), [b.value for b in bounds.values()])
     if not trend.p < 0.05:  # nan where there are too few to tell
         return "undecided"
     return "held" if trend.value < 0 and last.high < first.low else "not held"
-
-
-def _conclusion(covers: bool, tight: bool, falls: Result, least: float, ratios: list[float]) -> str:
-    moves = {"held": "falls", "not held": "does not fall"}.get(falls, "does not clearly fall")
-    return (
-        f"The approximate bound {'covers' if covers else 'does not cover'} the gap as asked (at "
-        f"the worst separation {least:.0%} of the gaps lie below it), "
-        f"{'is' if tight else 'is not'} tight (its mean is {min(ratios):.2g} to {max(ratios):.2g} "
-        f"times the mean gap) and {moves} as the classes move apart."
-    )
-
-
-EXPERIMENT = Experiment(
-    name="002-fig-4",
-    title="an approximate generalization bound from flatness and a kernel density",
-    source="Fig. 4",
-    claim=(
-        "Relative flatness plus an approximation of representativeness by kernel density "
-        "estimation bounds the generalization gap tightly, and the bound falls as the classes "
-        "become easier to tell apart."
-    ),
-    analyse=analyse,
-    trained=NotAsked("Linear classifiers are fitted to the end; the training loss is theirs."),
-    columns=(SEPARATION, "seed", "num_train", "gap", KAPPA, MISS),
-    rule=(
-        f"the approximate bound with δ = {DELTA} lies above the gap in at least {COVERED:.0%} of "
-        f"the data sets at every separation, its mean is at most {TIGHT:g} times the mean gap at "
-        "every separation, and it falls with the separation (Spearman below 0, p < 0.05, intervals "
-        "of the two ends apart). Partly, if one of the three holds."
-    ),
-    set_up=(
-        "The data sets of 002-fig-3 with the ridge classifier. The approximate bound is δ²κ/2m for "
-        "m features plus bound.representativeness, which splits the 500 points into halves at "
-        "random, 25 times, and compares the loss of one half with that of a kernel density around "
-        "the other. The table also shows the bound with the theorem's δ = |S|^(−1/(4+m))."
-    ),
-    scaled_down=ScaleTexts(
-        "002-fig-4",
-        {
-            "": (
-                "Nothing is scaled down: {seeds} data sets of 500 points for each separation. "
-                "The paper's appendix is not part of the text we have; δ is that of the "
-                "authors' published code, but the density here has one bandwidth, the most "
-                "likely one, and splits in halves. The paper prints no numbers for this figure."
-            ),
-            "quick": (
-                "{seeds} data sets for each of {grid.task.separation:count} separations instead "
-                "of 100 for each of 8."
-            ),
-            "paper": "Nothing is scaled down: the same as without a preset.",
-        },
-    ),
-    measures=(KAPPA, MISS),
-)

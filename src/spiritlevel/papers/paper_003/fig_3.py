@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from ...content import Figure, Panels, Series
 from ...study.statistics import Correlation, spearman
-from ..experiment import Experiment, Figure, Outcome, Panels, Row, Series
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import above, estimate, every, fact, verdict
-from ..judging.population import CONFOUNDERS, FEW, GAP, REACHED, correlations, scatter, why
+from ..judging.population import FEW, GAP, correlations, scatter, why
 from ..judging.rows import column, grouped
 from ..judging.settings import levels_tables
-from ..judging.trained import Limit, Trained
-from ..scale_text import ScaleTexts
 
 LAYERS = ("fc1", "fc2", "fc3", "fc4")  # the hidden ones
 KAPPA, SUM, MAX = "scaled.trace", "neuron.rho_sum", "neuron.rho_max"
@@ -23,9 +22,6 @@ NETWORK = {  # of the whole network, and the measure of a layer that it is made 
     SUM: SUM,
 }
 WORDS = {KAPPA: "κ_τ^l (scaled.trace)", SUM: "ρ_σ^l (neuron.rho_sum)", MAX: "ρ^l (neuron.rho_max)"}
-SETTINGS = ("variant",)
-LARGEST_LOSS = 0.07  # the paper leaves out networks with a larger training loss
-BESIDE = "smallest correlation of κ_τ^l over the hidden layers (paper: at least)"
 
 
 def of_layer(measure: str, layer: str) -> str:
@@ -36,10 +32,11 @@ def of_layer(measure: str, layer: str) -> str:
 BY_LAYER = {measure: [of_layer(measure, layer) for layer in LAYERS] for measure in WORDS}
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Does every layer correlate with the gap, and the whole network more than each layer?"""
+    settings = experiment.settings
     of_layers = [name for names in BY_LAYER.values() for name in names]
-    table, ranks = correlations(rows, [*of_layers, *NETWORK], SETTINGS)
+    table, ranks = correlations(rows, [*of_layers, *NETWORK], settings)
     ahead = [n for n, m in NETWORK.items() if ranks[n].value > _most(ranks, BY_LAYER[m])]
     findings = [
         every(
@@ -59,10 +56,10 @@ def analyse(rows: Sequence[Row]) -> Outcome:
     weakest = min((ranks[name] for name in BY_LAYER[KAPPA]), key=lambda found: found.value)
     return Outcome(
         table=table,
-        more=levels_tables(rows, list(NETWORK), SETTINGS),
-        figure=_figure(rows, ranks),
-        why=_why(rows) if len(rows) >= FEW else "",
-        beside={BESIDE: estimate(weakest)},
+        more=levels_tables(rows, list(NETWORK), settings),
+        figure=_figure(rows, ranks, settings),
+        why=_why(rows, settings) if len(rows) >= FEW else "",
+        reproduced_values=dict.fromkeys(experiment.paper_values, estimate(weakest)),
         findings=findings,
         agrees=verdict(findings) if len(rows) >= FEW else "undecided",
         conclusion=_conclusion(ranks, len(rows)),
@@ -86,9 +83,9 @@ def _conclusion(ranks: Mapping[str, Correlation], n: int) -> str:
     )
 
 
-def _why(trained: Sequence[Row]) -> str:
+def _why(trained: Sequence[Row], settings: Sequence[str]) -> str:
     """What correlates with both κ_τ and the gap, and what is left at one batch size."""
-    confounded = why(trained, KAPPA, "κ_τ of the network", SETTINGS)
+    confounded = why(trained, KAPPA, "κ_τ of the network", settings)
     by_batch = grouped(trained, "variant")
     within = {
         variant: spearman(column(rows, KAPPA), column(rows, GAP))
@@ -105,9 +102,11 @@ def _why(trained: Sequence[Row]) -> str:
     )
 
 
-def _figure(rows: Sequence[Row], ranks: Mapping[str, Correlation]) -> Panels:
+def _figure(
+    rows: Sequence[Row], ranks: Mapping[str, Correlation], settings: Sequence[str]
+) -> Panels:
     """All correlations, above the networks themselves with a colour for each batch size."""
-    networks = dataclasses.replace(scatter(rows, KAPPA, SETTINGS), title="The whole network")
+    networks = dataclasses.replace(scatter(rows, KAPPA, settings), title="The whole network")
     return Panels([_correlations(ranks), networks], columns=1)
 
 
@@ -131,87 +130,3 @@ def _correlations(ranks: Mapping[str, Correlation]) -> Figure:
         points=True,
         title="By layer",
     )
-
-
-EXPERIMENT = Experiment(
-    name="003-fig-3",
-    title="a perceptron on MNIST: flatness by layer, neuron and network",
-    source="Figs. 3, 4, 5 and 6",
-    claim=(
-        "For networks of four hidden layers on MNIST, κ_τ of every hidden layer correlates "
-        "strongly with the generalization gap, neuron-wise flatness of every layer does so too "
-        "though it differs between layers, and each measure of the whole network correlates more "
-        "strongly than those of single layers."
-    ),
-    analyse=analyse,
-    trained=Trained(
-        (Limit("train_loss", at_most=LARGEST_LOSS),),
-        "The paper leaves out networks with a larger loss.",
-        needed=FEW,
-    ),
-    columns=(
-        *("outcome", *SETTINGS, "seed", *REACHED, *CONFOUNDERS),
-        *(name for names in BY_LAYER.values() for name in names),
-        *NETWORK,
-    ),
-    rule=(
-        "the 95 % intervals (over settings) of Spearman's correlation with the gap lie above 0 for "
-        "κ_τ of all four hidden layers (Fig. 3) and for ρ_σ and ρ of all of them (Figs. 4, 5), and "
-        "each of the four measures of the network has a larger correlation than all of its "
-        "layers (Fig. 6). "
-        f"Partly, if one or two of the three hold. With fewer than {FEW} networks nothing is "
-        "decided. (The last sentence was added after a run that left 8.)"
-    ),
-    set_up=(
-        "A perceptron with ReLU and hidden layers of 50, 50, 50 and 30 units, Xavier-normal start, "
-        "SGD at four batch sizes with learning rates in proportion; networks with a training loss "
-        f"above {LARGEST_LOSS:g} are left out, as in the paper. The paper's learning rates, 0.02 "
-        "to 1.6 for batches of 1,000 to 8,000, are not in proportion. Two readings are: 0.2 to "
-        "1.6, taken by the presets h200 and paper, and 0.02 to 0.16, taken by the preset "
-        "h200-low-rates. The largest neuron or layer of a network can be that of one layer "
-        "throughout; its measure then cannot correlate more than that layer's."
-    ),
-    scaled_down=ScaleTexts(
-        "003-fig-3",
-        {
-            "": (
-                "{data.samples} training images instead of 60,000 and batches of "
-                "{variants.batch_size} instead of 1,000 to 8,000, at the same ratio of learning "
-                "rate to batch size; {training.epochs} epochs; {seeds} seeds each; measured on "
-                "{measure_options.samples} of the training images."
-            ),
-            "quick": (
-                "{data.samples} training images, {variants.batch_size:count} batch sizes, "
-                "{seeds} seeds each, {training.epochs} epochs: a trial."
-            ),
-            "h200": (
-                "{training.epochs} epochs and {seeds} seeds for each batch size, because the "
-                "paper gives neither; measured on {measure_options.samples} of the "
-                "{data.samples} training images."
-            ),
-            "h200-low-rates": (
-                "Learning rates of {variants.lr:to} instead of 0.2 to 1.6. {seeds} seeds for "
-                "each batch size, because the paper does not say how many. {training.epochs} "
-                "epochs, because one network trained beforehand still had a loss above "
-                f"{LARGEST_LOSS:g}"
-                " after 150; its flatness was not looked at. Measured on "
-                "{measure_options.samples} of the {data.samples} training images."
-            ),
-            "h200-full": (
-                "Learning rates of {variants.lr:to} instead of 0.2 to 1.6, with which few networks "
-                "learn. All are trained to a loss of {stop.train_loss}, at most {training.epochs} "
-                "epochs, and measured on all {data.samples} training images; {seeds} seeds for "
-                "each "
-                "batch size, because the paper does not say how many."
-            ),
-            "paper": (
-                "{training.epochs} epochs and {seeds} seeds for each batch size, because the "
-                "paper gives neither; measured on {measure_options.samples} of the "
-                "{data.samples} training images."
-            ),
-        },
-    ),
-    measures=(KAPPA, "scaled.trace_max", SUM, MAX),
-    paper_values={BESIDE: 0.7},
-    settings=SETTINGS,
-)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
-from ...study.checkpoints import checkpoint_bytes
+from ...study.checkpoints import checkpoint_bytes, load_checkpoint
 from ...study.registry import read_task, task
-from ...study.run_results import MeasurementRow, RunResult
+from ...study.run_results import EpochRow, History, MeasurementRow, RunResult
 from ...study.runs.measuring import measure_network
 from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import DIVERGED
@@ -19,12 +20,14 @@ from ...study.runs.run_data import derived_generator
 from ...study.runs.running import train
 from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
+from ...study.storage.store import Store
 from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
-from .tasks_population import take_over
 
 CHANGE = "task.output_change"
 HESSIAN = {"scaled.trace": "task.trace", "scaled.lambda_max": "task.lambda_max"}
 CHECKED = 512  # samples on which the rescaled network must give the same outputs
+# All that training depends on.
+SAME = ("model", "data", "training", "interventions", "stop", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +81,8 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 
 
-def _kinds(given: str) -> list[str]:
-    kinds = given.split()
+def _kinds(words: str) -> list[str]:
+    kinds = words.split()
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise SpiritlevelError(
             f"The study's task.rescale must hold the words {' and '.join(KINDS)}, one of them or "
@@ -117,3 +120,36 @@ def _without_norm(row: MeasurementRow, model: nn.Module, name: str) -> Measureme
         stderr=None if row.stderr is None else row.stderr / square,
         data_stderr=None if row.data_stderr is None else row.data_stderr / square,
     )
+
+
+def take_over(folder: str, settings: RunSettings, model: nn.Module) -> History:
+    """Put the weights of the same network in that study into `model`; how its training went."""
+    wanted = _training_of(settings)
+    with Store.open(folder) as store:
+        runs = [row for row in store.rows("runs") if _is_same(row, wanted)]
+        if len(runs) != 1:
+            raise SpiritlevelError(
+                f"The study in {folder!r} (task.population) must have one finished run with the "
+                f"same model, data, training, stop and seed as {settings.axes}, seed "
+                f"{settings.seed}. It has {len(runs)}. Run that study to its end first, with the "
+                "same preset and the same --set."
+            )
+        [run] = runs
+        epochs = [_epoch(row) for row in store.rows("epochs") if row["run"] == run["id"]]
+        path = store.checkpoint(run["id"])
+    if run["outcome"] != DIVERGED:
+        load_checkpoint(model, path)
+    return History(epochs=epochs, outcome=run["outcome"])
+
+
+def _training_of(settings: RunSettings) -> dict[str, Any]:
+    return {key: value for key, value in settings.to_dict().items() if key in SAME}
+
+
+def _is_same(row: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    settings = RunSettings.from_json(row["settings"], row["axes"])
+    return row["status"] == "done" and _training_of(settings) == wanted
+
+
+def _epoch(row: dict[str, Any]) -> EpochRow:
+    return EpochRow(**{key: value for key, value in row.items() if key != "run"})

@@ -2,80 +2,56 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from ..experiment import Cell, Experiment, Figure, Outcome, Row, Series, Table
-from ..judging.contrasts import difference
+from ...content import Figure
+from ..judging.contrasts import line
+from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import NOT_YET, Finding, Result, fact, verdict
-from ..judging.numbers import IntervalEstimate, mean
-from ..judging.numbers import plain as shown
-from ..judging.rows import column, grouped
-from ..judging.trained import Limit, Trained
-from ..scale_text import ScaleTexts
-from .tasks_flatness_penalty import BEST, FLATNESS, SECONDS
+from ..judging.numbers import IntervalEstimate, plain
+from ..judging.rows import column
+from ..recipes.recipe import Recipe
+from .tasks_flatness_penalty import SECONDS
 
-WEIGHT, FINAL = "task.weight", "test_accuracy"
+WEIGHT, TIME = "task.weight", "time over λ = 0"
 MODERATE = 0.01  # the weight the paper recommends
-PAPER = {  # λ: final accuracy, best accuracy, average flatness, seconds
-    0.0: (0.2633, 0.2800, 0.0, 60.85),
-    0.001: (0.2633, 0.2833, 23.050173, 2290.77),
-    0.01: (0.2700, 0.2783, 10.739012, 2433.53),
-    0.1: (0.2667, 0.2967, 4.144254, 2203.87),
-    1.0: (0.2583, 0.2983, 1.549933, 2337.86),
-}
-COLUMNS = ("final accuracy", "best accuracy", "average flatness", "time over λ = 0")
+SMALLEST = 1e-4  # where 0 is drawn on a logarithmic axis
 
 
-def analyse(rows: Sequence[Row]) -> Outcome:
+def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Does flatness fall with λ, and is the accuracy kept at the recommended weight?"""
-    groups = grouped(rows, WEIGHT)
-    plain = groups.get(0.0, [])
-    unit = statistics.median(column(plain, SECONDS)) if plain else math.nan
-    ours: dict[float, list[IntervalEstimate]] = {}
-    for weight, group in groups.items():
-        ratios = [seconds / unit for seconds in column(group, SECONDS)]
-        ours[weight] = [mean(column(group, name)) for name in (FINAL, BEST, FLATNESS)]
-        ours[weight].append(mean(ratios))
-    table: list[list[Cell]] = [[w, len(groups[w]), *numbers] for w, numbers in ours.items()]
-    flatness = [numbers[2].value for numbers in ours.values()]
-    falls = all(a > b for a, b in itertools.pairwise(flatness)) if len(ours) > 1 else None
-    change = difference(groups.get(MODERATE, []), plain, FINAL)
+    unpenalized = column([row for row in rows if row[WEIGHT] == 0.0], SECONDS)
+    unit = statistics.median(unpenalized) if unpenalized else math.nan
+    recipe = Recipe(experiment, [{**row, TIME: row[SECONDS] / unit} for row in rows])
+    change, flatness = recipe.numbers["change"], recipe.each["flatness"]
+    values = [each.value for each in flatness.values()]
+    falls = all(a > b for a, b in itertools.pairwise(values)) if len(values) > 1 else None
     accuracy_kept: Result = (
         "held" if change.value >= 0.0 else "not held" if change.high < 0.0 else "undecided"
     )
     findings = [
         fact(
-            "flatness falls with every step of λ", falls, ", ".join(map(shown, flatness)) or NOT_YET
+            "flatness falls with every step of λ", falls, ", ".join(map(plain, values)) or NOT_YET
         ),
         Finding(f"the final accuracy at λ = {MODERATE:g} is kept", accuracy_kept, change),
     ]
-    return Outcome(
-        table=Table(("λ", "n", *COLUMNS), table),
-        figure=Figure(
-            "λ (0 is drawn at 0.0001)",
-            "average Tr(H²)/B",
-            [_line([max(w, 1e-4) for w in ours], [numbers[2] for numbers in ours.values()])],
-            log_x=True,
-            log_y=True,
-        ),
-        beside={
-            f"{name}, λ = {weight:g}": numbers
-            for weight, estimates in ours.items()
-            for name, numbers in zip(COLUMNS, estimates, strict=True)
-        },
+    cost = recipe.each["time"].get(MODERATE) if unpenalized else None
+    theirs = experiment.paper_values[f"{TIME}, λ = {MODERATE:g}"]
+    return dataclasses.replace(
+        recipe.outcome(said=_conclusion(falls, change, cost, theirs)),
         findings=findings,
         agrees=verdict(findings),
-        conclusion=_conclusion(
-            falls, change, ours[MODERATE][3] if plain and MODERATE in ours else None
-        ),
+        figure=_figure(flatness),
     )
 
 
-def _conclusion(falls: bool | None, change: IntervalEstimate, cost: IntervalEstimate | None) -> str:
+def _conclusion(
+    falls: bool | None, change: IntervalEstimate, cost: IntervalEstimate | None, theirs: float
+) -> str:
     """As much as the networks show: those of some weights may not be trained yet."""
     said = []
     if falls is not None:
@@ -87,7 +63,6 @@ def _conclusion(falls: bool | None, change: IntervalEstimate, cost: IntervalEsti
             f"{change.n})"
         )
     if cost is not None:
-        theirs = PAPER[MODERATE][3] / PAPER[0.0][3]
         said.append(
             f"training takes {cost} times as long as without the penalty, not {theirs:.0f} times"
         )
@@ -97,86 +72,7 @@ def _conclusion(falls: bool | None, change: IntervalEstimate, cost: IntervalEsti
     return f"{text[0].upper()}{text[1:]}."
 
 
-def accurate(asked: Callable[[Row], bool], of: str) -> Trained:
-    """Networks without a penalty come near the accuracy of the paper's."""
-    return Trained(
-        (Limit(FINAL, at_least=0.25),),
-        "The paper's network has 0.263 without a penalty.",
-        asked=asked,
-        of=of,
-    )
-
-
-def _line(x: list[float], estimates: list[IntervalEstimate]) -> Series:
-    return Series(
-        "here",
-        x,
-        [e.value for e in estimates],
-        [e.low for e in estimates],
-        [e.high for e in estimates],
-    )
-
-
-def _paper_values() -> dict[str, float]:
-    values_by_name: dict[str, Any] = {}
-    for weight, (*values, seconds) in PAPER.items():
-        ratio = seconds / PAPER[0.0][3]
-        for name, value in zip(COLUMNS, (*values, ratio), strict=True):
-            values_by_name[f"{name}, λ = {weight:g}"] = value
-    return values_by_name
-
-
-EXPERIMENT = Experiment(
-    name="004-table",
-    title="a penalty on Tr(H²)/B: accuracy, flatness and time",
-    source="its table",
-    claim=(
-        "The larger the weight λ of the penalty, the flatter the network; a moderate one, "
-        "λ = 0.01, keeps or slightly raises the accuracy, at 36 to 40 times the training time."
-    ),
-    analyse=analyse,
-    trained=accurate(lambda row: row[WEIGHT] == 0.0, "the networks without a penalty"),
-    columns=(WEIGHT, "seed", FINAL, BEST, FLATNESS, SECONDS),
-    rule=(
-        "average Tr(H²)/B falls with every step of λ, and the final accuracy at λ = 0.01 is on "
-        "average at least that without the penalty (paired by seed; undecided where the mean is "
-        "smaller and its interval contains 0). Partly, if one of the two holds. The cost is "
-        "reported, not judged. (This rule was written down after the first runs.)"
-    ),
-    set_up=(
-        "CIFAR-100, a perceptron 3072–512–100, SGD with momentum 0.9 and learning rate 0.01, "
-        "gradients clipped to norm 1, batches of 128, 5 epochs, one probe at every step. Flatness "
-        "is the mean of Tr(H²)/B over the steps, also for λ = 0, where the paper gives 0 because "
-        "it computed none."
-    ),
-    scaled_down=ScaleTexts(
-        "004-table",
-        {
-            "": (
-                "{data.samples} training images instead of 50,000; the recorded runs had 4,000 "
-                "test images instead of 10,000. The paper gives neither the network's width nor "
-                "optimizer, learning rate, batch size, clipping, epochs or probes; these are "
-                "our choice. Judging by the digits it prints, its test set had 600 images and "
-                "each row is one run. Times are divided by the median time without the penalty."
-            ),
-            "quick": (
-                "{data.samples} training images, {training.epochs} epochs, "
-                "{grid.task.weight:count} weights and {seeds} seed: a trial."
-            ),
-            "h200": (
-                "{data.samples} training images instead of 50,000. To come near the paper's "
-                "accuracy with so few they are normalized, cropped and flipped, the network has a "
-                "width of {model.hidden}, and the rate falls from {training.lr} to 0 in "
-                "{training.epochs} epochs; {seeds} seeds."
-            ),
-            "paper": (
-                "All {data.samples} training images, {training.epochs} epochs and {seeds} seeds "
-                "for each weight."
-            ),
-        },
-    ),
-    measures=("curvature.trace_squared",),
-    takes_times=True,
-    paper_values=_paper_values(),
-    paper_runs=5,
-)
+def _figure(flatness: Mapping[float, IntervalEstimate]) -> Figure:
+    drawn = line("here", [max(weight, SMALLEST) for weight in flatness], list(flatness.values()))
+    label = f"λ (0 is drawn at {SMALLEST:.4f})"
+    return Figure(label, "average Tr(H²)/B", [drawn], log_x=True, log_y=True)

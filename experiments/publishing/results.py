@@ -1,0 +1,51 @@
+"""What was recorded of an experiment at one scale, and what it says about the claim."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+from spiritlevel.papers.judging.experiment import Experiment, Outcome
+from spiritlevel.papers.judging.judged import judged
+from spiritlevel.papers.judging.scale import WORDS, library_study, verdict_in_words
+from spiritlevel.papers.records import Record, stem
+from spiritlevel.papers.registry import find
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaleResult:
+    """What was recorded at one scale, and what it says about the claim."""
+
+    experiment: Experiment
+    record: Record
+    outcome: Outcome
+
+    @classmethod
+    def of(cls, record: Record, experiment: Experiment | None = None) -> ScaleResult:
+        """The result of a record, analysed as its experiment says, or another that looks at it."""
+        experiment = experiment or find(record.name)
+        return cls(experiment, record, judged(experiment, record.rows))
+
+    @property
+    def stem(self) -> str:
+        """The name of its figure, without the ending."""
+        return stem(self.experiment.name, self.record.preset)
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        study = library_study(self.record.name, self.record.preset)
+        return verdict_in_words(self.outcome.agrees, study)
+
+
+def scale_in_words(record: Record) -> str:
+    """To go on with "It was run"."""
+    return f"with the preset {record.preset}" if record.preset else "without a preset"
+
+
+def tally(results: Sequence[ScaleResult]) -> str:
+    """One sentence; of each experiment one result."""
+    counts = Counter(result.verdict for result in results)
+    said = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    return f"Of {len(results)} that were run: {said or 'none yet'}."

@@ -1,1 +1,0 @@
-"""Recorded results, and the pages made from them."""

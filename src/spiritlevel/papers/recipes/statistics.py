@@ -1,0 +1,146 @@
+"""The kinds of numbers that a recipe can ask for.
+
+A number is a mapping with its kind and what it is of: `{mean: COLUMN}`, `{share: COLUMN}` and
+`{count: COLUMN, is: VALUE}`; `{spread: COLUMN}`, a standard deviation; `{range: COLUMN}`, both ends
+as text; paired by seed `{difference: COLUMN, against: GROUP}`, `{factor: COLUMN, against: GROUP}`
+(or `to: GROUP`, which it then is in the place of this one), and as texts `{lower: COLUMN, against:
+GROUP}`, in how many pairs, and `{pairs: seed, against: GROUP}`, which are not there; `{along: [X,
+Y]}`, the mean correlation of X/1, X/2, … with Y/1, Y/2, … of each run; and
+`{spearman: [X, Y]}`, with `fixed` columns or `indicators` of values held fixed or with the interval
+over `settings`, and `{pearson: [X, Y]}`, with `fixed` columns,
+`log: x` or `squared: true`. `of` names the group, without which
+all runs count; `among` chooses runs by their values.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...content import IntervalEstimate
+from ...pages.content import plain
+from ...study.statistics import Correlation, partial_correlation, pearson, spearman
+from ..judging.contrasts import difference, factor_by_seed, lower_in
+from ..judging.experiment import Row
+from ..judging.numbers import as_correlation, mean, share
+from ..judging.population import squared
+from ..judging.rows import at_points, column
+from ..judging.settings import levels_of, over_settings
+from .runs import GroupedRuns, Spec, among
+
+Number = IntervalEstimate | Correlation | int | str
+
+
+def computed(spec: Spec, runs: GroupedRuns, group: Any = None) -> Number:
+    """The number of a group, or of the group that the number names, or of all runs."""
+    if group is not None:
+        spec = {**spec, "of": group}
+    rows = runs.named(spec["of"]) if "of" in spec else runs.rows
+    if "among" in spec:
+        rows = among(rows, spec["among"])
+    kind = next(key for key in spec if key in KINDS)
+    return KINDS[kind](spec, rows, runs)
+
+
+def _mean(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    return mean(column(rows, spec["mean"]))
+
+
+def _share(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    return share(value == 1 for value in column(rows, spec["share"]))
+
+
+def _count(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    return sum(value == spec["is"] for value in column(rows, spec["count"]))
+
+
+def _spread(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    """Over runs; one run has none."""
+    found = column(rows, spec["spread"])
+    values = [value for value in found if value is not None and math.isfinite(value)]
+    spread = statistics.stdev(values) if len(values) > 1 else math.nan
+    return IntervalEstimate(spread, math.nan, math.nan, len(values))
+
+
+def _difference(spec: Spec, rows: Sequence[Row], runs: GroupedRuns) -> Number:
+    return difference(rows, runs.named(spec["against"]), spec["difference"])
+
+
+def _factor(spec: Spec, rows: Sequence[Row], runs: GroupedRuns) -> Number:
+    if "to" in spec:
+        return factor_by_seed(rows, runs.named(spec["to"]), spec["factor"])
+    return factor_by_seed(runs.named(spec["against"]), rows, spec["factor"])
+
+
+def _lower(spec: Spec, rows: Sequence[Row], runs: GroupedRuns) -> Number:
+    return lower_in(rows, runs.named(spec["against"]), spec["lower"])
+
+
+def _pairs(spec: Spec, rows: Sequence[Row], runs: GroupedRuns) -> Number:
+    """How many seeds both groups have, and which ones are missing."""
+    seeds = {row["seed"] for group in runs.groups.values() for row in group}
+    both = {spec["against"]: runs.named(spec["against"]), spec["of"]: rows}
+    there = {group: {row["seed"] for row in of_group} for group, of_group in both.items()}
+    gone = [
+        f"no run of {group} with seed {', '.join(map(str, sorted(seeds - own)))}"
+        for group, own in there.items()
+        if seeds - own
+    ]
+    return "; ".join([f"n = {len(set.intersection(*there.values()))}", *gone])
+
+
+def _along(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    """The mean over runs of the rank correlation of two numbers along each run."""
+    points = ([at_points(row, name) for name in spec["along"]] for row in rows)
+    return as_correlation(mean(spearman(*both).value for both in points))
+
+
+def _spearman(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    x, y = spec["spearman"]
+    fixed = {name: column(rows, name) for name in spec.get("fixed", ())}
+    for name, values in spec.get("indicators", {}).items():
+        fixed |= {each: [float(row[name] == each) for row in rows] for each in values}
+    if fixed:
+        return partial_correlation(column(rows, x), column(rows, y), fixed, kind="spearman")
+    over_runs = spearman(column(rows, x), column(rows, y))
+    if "settings" not in spec:
+        return over_runs
+    return over_settings(over_runs, levels_of(rows, y, x, spec["settings"]))
+
+
+def _pearson(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    x, y = (column(rows, name) for name in spec["pearson"])
+    if "fixed" in spec:
+        return partial_correlation(x, y, {name: column(rows, name) for name in spec["fixed"]})
+    if "log" in spec:
+        x, y = (_logarithms(x), y) if spec["log"] == "x" else (x, _logarithms(y))
+    found = pearson(x, y)
+    return squared(found) if spec.get("squared") else found
+
+
+def _logarithms(values: Sequence[float | None]) -> list[float | None]:
+    return [math.log(value) if value is not None and value > 0 else None for value in values]
+
+
+def _range(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    """Of single runs: means of groups would hide the worst of them."""
+    values = [value for value in column(rows, spec["range"]) if value is not None]
+    return f"{plain(min(values), 3)} and {plain(max(values), 3)}"
+
+
+KINDS: dict[str, Callable[[Spec, Sequence[Row], GroupedRuns], Number]] = {
+    "mean": _mean,
+    "share": _share,
+    "count": _count,
+    "spread": _spread,
+    "difference": _difference,
+    "factor": _factor,
+    "lower": _lower,
+    "pairs": _pairs,
+    "along": _along,
+    "spearman": _spearman,
+    "pearson": _pearson,
+    "range": _range,
+}
