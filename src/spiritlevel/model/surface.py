@@ -31,8 +31,7 @@ from .losses import AnyLoss
 from .named_layers import Layers
 from .number_types import NumberTypes
 from .output_checks import OutputChecks
-from .parameters import frozen_text, select_parameters
-from .substitution import substituted
+from .parameters import frozen_text, select_parameters, substituted
 from .surroundings import data_record
 from .weight_matrices import MatrixSearch, WeightMatrix
 
