@@ -25,7 +25,7 @@ class Problem:
         self.model, batches = case.make()
         if isinstance(batches[0][0], tuple):
             pytest.skip("has two inputs")
-        self.workspace = Setup(loss=LOSSES[case.loss].given).open(self.model, batches)
+        self.workspace = Setup(loss=LOSSES[case.loss].given).workspace(self.model, batches)
         self.workspace.want(Needs(sweep=True))
         self.truth = references.Truth(self.model, batches, LOSSES[case.loss].plain)
         with self.workspace.surface.preserved():
@@ -160,7 +160,7 @@ def test_errors_over_samples_are_those_of_the_rises():
         model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)).double().eval()
         x, y = torch.randn(12, 3).double(), torch.randint(0, 3, (12,))
         change = torch.randn(2, 4, 3).double()
-    workspace = Setup().open(model, (x, y))
+    workspace = Setup().workspace(model, (x, y))
     workspace.want(Needs(sweep=True))
     family = GivenChanges({"0.weight": 2}, lambda name, i: change[i])
     with workspace.surface.preserved():
