@@ -86,7 +86,12 @@ def one_of(possible: Iterable[Any]) -> Test:
     (True, False)
     """
     known = list(possible)
-    return lambda value: any(type(value) is type(each) and value == each for each in known)
+
+    def test(value: Any) -> bool:
+        is_text = isinstance(value, str)  # also one of numpy
+        return any((is_text or type(value) is type(each)) and value == each for each in known)
+
+    return test
 
 
 def or_none(test: Test) -> Test:

@@ -97,7 +97,7 @@ def variances(model, data):
 def counted(model, data, seed, **precision):
     """The trace as `measure` finds it, with products off the dense matrices; how many they were."""
     loss, asked = CrossEntropy(class_dim=-1), {"max_passes": 100_000, **precision}
-    workspace = Setup(loss=loss, seed=seed, **asked).open(model, data)
+    workspace = Setup(loss=loss, seed=seed, **asked).workspace(model, data)
     names, H, ggn = matrices(model, data)
     workspace.__dict__["products"] = DenseProducts(workspace.surface, names, H, ggn)
     workspace.want(NEEDS["trace"])
@@ -165,7 +165,7 @@ def test_twenty_times_fewer_in_the_cost_that_is_reported(trained):
 def test_probes_vary_as_the_matrices_say(state, request):
     """The library's own products, 64 probes of each operator."""
     model, data = request.getfixturevalue(state)
-    workspace = Setup(loss=CrossEntropy(class_dim=-1)).open(model, data)
+    workspace = Setup(loss=CrossEntropy(class_dim=-1)).workspace(model, data)
     with workspace.surface.preserved():
         metric = Metric(workspace.surface, "trace", list(workspace.surface.parameters))
         probes = WeightProbes(workspace.products, metric, seed=1, num_samples=SAMPLES)

@@ -291,7 +291,7 @@ def test_squared_inputs_are_the_weights_derivative(module, generator):
 def test_counted_work_is_what_autograd_did(outputs, shared, generator, monkeypatch):
     model = mlp([4, 6, 5, outputs], nn.ReLU, generator)
     x, y = normal(8, 4, generator=generator), torch.arange(8) % 3
-    workspace = Setup().open(model, (x, y))
+    workspace = Setup().workspace(model, (x, y))
     with workspace.surface.preserved():
         found = {}
         cards = {name: sl.cards(name)[0] for name in NAMES}

@@ -48,7 +48,7 @@ class DenseLoss(PerturbedLoss):
 
 def test_the_dense_loss_is_the_loss():
     problem = problems.linear_regression()
-    workspace = Setup(loss="mse").open(problem.model, problem.data)
+    workspace = Setup(loss="mse").workspace(problem.model, problem.data)
     dense = DenseLoss(problem, workspace.surface)
     point = {name: p + 0.3 for name, p in dense.weights.items()}
     (here, there), (zero, rise) = workspace.perturbed.losses([{}, point]), dense.losses([{}, point])
@@ -64,12 +64,14 @@ def test_intervals_cover_the_closed_form_as_often_as_they_say(name):
     truth = float(
         forms.forms(problem.model, problem.inputs(), problem.targets(), "mse", options)[name]
     )
-    first = Setup(loss="mse", options=options).open(problem.model, problem.data)
+    first = Setup(loss="mse", options=options).workspace(problem.model, problem.data)
     with first.surface.preserved():
         plan = first.plan
     covered, off = 0, []
     for seed in range(SEEDS):
-        workspace = Setup(loss="mse", options=options, seed=seed).open(problem.model, problem.data)
+        workspace = Setup(loss="mse", options=options, seed=seed).workspace(
+            problem.model, problem.data
+        )
         workspace._plan = plan
         workspace.perturbed = DenseLoss(problem, workspace.surface)
         found = get(name).function(workspace).whole
@@ -87,7 +89,7 @@ def test_intervals_cover_the_closed_form_as_often_as_they_say(name):
 def test_on_a_quadratic_it_is_the_mean_curvature_of_the_draws(name):
     """With the noise known, 1/σ² can be solved for by hand: the search has no error of its own."""
     problem = problems.linear_regression()
-    workspace = Setup(loss="mse", options=Options(draws=4)).open(problem.model, problem.data)
+    workspace = Setup(loss="mse", options=Options(draws=4)).workspace(problem.model, problem.data)
     with workspace.surface.preserved():
         found = get(name).function(workspace).whole
     H, _ = squared_error(problem.model, problem.inputs(), problem.targets())

@@ -166,7 +166,7 @@ def test_random_starts_spend_their_length_on_weights_that_can_move():
     problem = problems.linear_regression()
     with torch.no_grad():
         problem.model.weight[0].zero_()
-    workspace = Setup(loss="mse").open(problem.model, problem.data)
+    workspace = Setup(loss="mse").workspace(problem.model, problem.data)
     start = Ball(workspace, radius=0.5, relative=True)._random(0)
     assert float(start.norm()) == pytest.approx(0.5, rel=1e-14)
     assert (start == 0).tolist() == [True] * 3 + [False] * 5
@@ -360,7 +360,7 @@ def test_only_the_chosen_layers_are_perturbed(name):
 def counted(cards):
     """Work of the measures themselves, beside the plan and the pass that come first."""
     problem = problems.relu_mlp()
-    workspace = Setup(options=Options(m=3, target="loss")).open(problem.model, problem.data)
+    workspace = Setup(options=Options(m=3, target="loss")).workspace(problem.model, problem.data)
     with workspace.surface.preserved():
         workspace.run(cards[0].needs)
         before = workspace.cost

@@ -154,7 +154,7 @@ def test_a_mean_far_from_zero_leaves_the_deviation_its_digits():
         moved[0].bias.sub_(moved[0].weight @ shift)
     rows = inputs_of(moved, [(x + shift, y)])["0"]
     expected = rows.numpy().std(axis=0)
-    workspace = Setup().open(moved, [(x[:3] + shift, y[:3]), (x[3:] + shift, y[3:])])
+    workspace = Setup().workspace(moved, [(x[:3] + shift, y[:3]), (x[3:] + shift, y[3:])])
     spreads, cost = workspace.feature_spreads
     v = spreads["0"].scale(1)
     torch.testing.assert_close(

@@ -72,7 +72,7 @@ class DenseProblem:
         self.layers = {
             name.rpartition(".")[0]: name for name in self.names if name.endswith("weight")
         }
-        self._first = Setup().open(model, (x, y))
+        self._first = Setup().workspace(model, (x, y))
         self._first.want(NEEDS["kappa"] | NEEDS["rho"])
         self.surface = self._first.surface
         with self.surface.preserved():

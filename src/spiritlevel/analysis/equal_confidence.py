@@ -65,7 +65,7 @@ def equally_confident(
 
 def _logits(setup: Setup, model: nn.Module, data: Iterable[Any]) -> tuple[str, Logits]:
     """The path of the head, and its logits."""
-    workspace = setup.whole().open(model, data)
+    workspace = setup.whole().workspace(model, data)
     surface = workspace.surface
     if not isinstance(surface.loss, CrossEntropy):
         raise SpiritlevelError(

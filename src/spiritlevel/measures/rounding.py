@@ -28,7 +28,7 @@ def with_rounding(
     both = []
     rough = dataclasses.replace(setup, progress=None, rtol=0.5)
     for kind in ("full", setup.arithmetic):
-        again = asked.of(dataclasses.replace(rough, arithmetic=kind).open(model, few))
+        again = asked.of(dataclasses.replace(rough, arithmetic=kind).workspace(model, few))
         with again.workspace.surface.preserved():
             both.append(again.measured()[0])
         surface.cost += again.workspace.surface.cost

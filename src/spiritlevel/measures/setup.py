@@ -129,7 +129,7 @@ class Setup:
         names = kind.__optional_keys__  # type: ignore[attr-defined]  # they are TypedDicts
         return kind(**{name: value for name, value in vars(self).items() if name in names})
 
-    def open(self, model: nn.Module, data: Iterable[Any]) -> Workspace:
+    def workspace(self, model: nn.Module, data: Iterable[Any]) -> Workspace:
         """The workspace over the chosen layers."""
         layers = None if self.layers == "head" else self.layers
         surface = self._surface(model, data, layers)
@@ -148,7 +148,7 @@ class Setup:
     @contextlib.contextmanager
     def opened(self, model: nn.Module, data: Iterable[Any]) -> Iterator[Workspace]:
         """The workspace, in which the model may change: it is restored at the end."""
-        workspace = self.open(model, data)
+        workspace = self.workspace(model, data)
         with workspace.surface.preserved():
             yield workspace
 

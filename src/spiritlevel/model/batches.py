@@ -121,55 +121,6 @@ def join(left: Any, right: Any) -> Any | None:
     return rebuild(left, parts)
 
 
-def split_targets(batch: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
-    """A dict batch without its targets, and the targets."""
-    key = next((key for key in TARGET_KEYS if key in batch), None)
-    if key is None:
-        raise SpiritlevelError(
-            f"A dict batch needs its targets under one of {', '.join(TARGET_KEYS)}. "
-            f"Got the keys {', '.join(map(str, batch))}. Rename the key, or pass "
-            "forward=lambda model, batch: (outputs, targets)."
-        )
-    return {name: value for name, value in batch.items() if name != key}, batch[key]
-
-
-def default_forward(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    """Run `(x, y)`, or a dict with its labels under one of TARGET_KEYS, as in Hugging Face."""
-    if isinstance(batch, Mapping):
-        inputs, targets = split_targets(batch)
-        return scores(model(**inputs)), targets
-    if not isinstance(batch, list | tuple) or len(batch) != 2:
-        size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
-        raise SpiritlevelError(
-            "A batch must be (x, y) or a dict with labels. "
-            f"Got {type(batch).__name__}{size}. Pass forward=lambda model, batch: "
-            "(outputs, targets) to say how to run yours."
-        )
-    x, y = batch
-    if isinstance(x, Mapping):
-        return scores(model(**x)), y
-    if isinstance(x, list | tuple):
-        return scores(model(*x)), y
-    return scores(model(x)), y
-
-
-def scores(output: Any) -> Tensor:
-    """The tensor of scores in what a model returned."""
-    if isinstance(output, Tensor):
-        return output
-    logits = (
-        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    )
-    if isinstance(logits, Tensor):
-        return logits
-    if isinstance(output, list | tuple) and output and isinstance(output[0], Tensor):
-        return output[0]
-    raise SpiritlevelError(
-        "The model must return a tensor of outputs, or an object with .logits. "
-        f"Got {type(output).__name__}. Pass forward=lambda model, batch: (outputs, targets)."
-    )
-
-
 def nonfinite_sample(batch: Any) -> int | None:
     """The first sample of a batch that holds a NaN or an infinity, or None."""
     for tensor in tensors(batch):

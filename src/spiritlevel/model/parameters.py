@@ -1,11 +1,13 @@
-"""Which parameters are measured: all trainable ones, or those of chosen layers."""
+"""Which parameters are measured, and how other tensors take the place of a model's own."""
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import SpiritlevelError, suggestion
 from .model_state import ROOT
@@ -91,3 +93,38 @@ def _refuse_tied(model: nn.Module, pattern: str, trainable: dict[str, nn.Paramet
                 f"layers={measured.rpartition('.')[0] or ROOT!r}. head.* measure the last use "
                 "alone."
             )
+
+
+@contextlib.contextmanager
+def substituted(model: nn.Module, values: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    """Let the model compute with `values` in place of the tensors they belong to, in the block.
+
+    `torch.func.functional_call` goes by names. A module that is registered under two names is then
+    replaced twice and restored once, which leaves a plain tensor where a Parameter was. Here every
+    module is visited once, and a tensor is recognized by identity, wherever it is registered.
+    """
+    replaced: list[tuple[dict[str, Any], str, Tensor]] = []
+    by_identity = {id(tensor): value for tensor, value in values.items()}
+    modules = list(model.modules())
+    # recurrent layers notice other weights and list them anew
+    listed = [
+        (module, module._flat_weights, module._flat_weight_refs)
+        for module in modules
+        if isinstance(module, nn.RNNBase)
+    ]
+    try:
+        for module in modules:
+            # not by setattr, which refuses what is not a Parameter
+            tables: list[dict[str, Any]] = [module._parameters, module._buffers]
+            for registered in tables:
+                for name, tensor in registered.items():
+                    if id(tensor) in by_identity:
+                        replaced.append((registered, name, tensor))
+                        registered[name] = by_identity[id(tensor)]
+        yield
+    finally:
+        for registered, name, tensor in replaced:
+            registered[name] = tensor
+        for recurrent, weights, references in listed:
+            recurrent._flat_weights = weights
+            recurrent._flat_weight_refs = references

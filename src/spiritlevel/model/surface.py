@@ -18,20 +18,20 @@ from torch import Tensor, nn
 from ..errors import SpiritlevelError
 from ..records import Cost, Progress
 from . import batches as _batches
-from . import huggingface, model_state
+from . import model_state
 from .arithmetic import Arithmetic
 from .autograd_graph import shape_of_graph
 from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
 from .findings import Findings, findings_about
+from .forwards import PretrainedForward, loss_and_forward
 from .layer_hooks import recording_calls, returning_zeros
 from .losses import AnyLoss
 from .named_layers import Layers
 from .number_types import NumberTypes
 from .output_checks import OutputChecks
-from .parameters import frozen_text, select_parameters
-from .substitution import substituted
+from .parameters import frozen_text, select_parameters, substituted
 from .surroundings import data_record
 from .weight_matrices import MatrixSearch, WeightMatrix
 
@@ -62,10 +62,7 @@ class Surface:
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
         self._record = data_record(data)
-        self.loss = huggingface.loss_for(model, loss)
-        self.forward = forward or huggingface.forward_for(
-            model, self.loss, by_name=isinstance(loss, str)
-        )
+        self.loss, self.forward = loss_and_forward(model, loss, forward)
         # Processes do the same work together, and each may know something else.
         joined = processes is not None and processes.size > 1
         self.findings = Findings((), ()) if joined else findings_about(model, loss, forward)
@@ -114,7 +111,7 @@ class Surface:
 
     def _find_label_shift(self, batch: Any) -> None:
         """Before the first batch: find out how a Hugging Face model reads its labels."""
-        if isinstance(self.forward, huggingface.PretrainedForward):
+        if isinstance(self.forward, PretrainedForward):
             self.forward.find_label_shift(self.model, batch)
 
     def features(

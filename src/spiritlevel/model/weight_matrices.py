@@ -53,12 +53,12 @@ class StackedRule(LinearRule):
     """Several matrices (groups, out, in) in one parameter, one for each expert, say."""
 
     def matrix(self, module: Any, weight: Tensor) -> Tensor:
-        """As it is."""
+        """The weight: its dimensions are in this order already."""
         return weight
 
 
 class TransposedStackedRule(StackedRule):
-    """The same with (groups, in, out)."""
+    """Several matrices (groups, in, out) in one parameter."""
 
     rows_first = False
 

@@ -8,15 +8,11 @@ from collections.abc import Sequence
 from ...content import Figure, IntervalEstimate, Panels, Part, Section, Table, Text
 from ...pages.study_sections import LeadingSections, Rows
 from ...study.settings.definition import Study
-from ..content import Figure, IntervalEstimate, Panels, Section, Table, Text
 from ..experiment import Outcome
-from ..pages.content import Cell, Part
-from ..pages.study_sections import LeadingSections, Rows
-from ..study.settings.definition import Study
+from ..pages.content import Cell
 from .judgement import Judgement, judge
-from .judging.experiment import Experiment, Outcome
+from .judging.experiment import Experiment
 from .judging.findings import Finding
-from .study_section import claim_table, paper_values_table
 
 CLAIM = "The paper's claim"
 CLAIM_PARTS = "The claim, part by part"

@@ -95,7 +95,7 @@ def activation_curvature(
     True
     """
     check_kind(kind)
-    workspace = dataclasses.replace(setup, distributed=False).open(model, data)
+    workspace = dataclasses.replace(setup, distributed=False).workspace(model, data)
     surface = workspace.surface
     module = _module(surface.model, layer)
     found: list[tuple[Tensor, Tensor]] = []  # diagonals of the samples of a chunk, weights

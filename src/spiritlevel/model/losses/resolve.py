@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, cast
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError, brief
+from ...need import need, one_of
 from .callable_loss import CallableLoss
 from .cross_entropy import CrossEntropy
 from .elementwise import BinaryCrossEntropy, MeanSquaredError
@@ -48,12 +49,9 @@ def resolve(loss: AnyLoss, model: nn.Module | None = None) -> Loss:
     'cross_entropy (label_smoothing=0.1)'
     """
     if isinstance(loss, str):
-        if loss not in _BY_NAME:
-            raise SpiritlevelError(
-                f"The 'loss' argument must be one of {', '.join(map(repr, _BY_NAME))}, a torch "
-                "loss module, or a function (outputs, targets) -> one loss per sample. "
-                f"Got {brief(loss)}."
-            )
+        names = ", ".join(map(repr, _BY_NAME))
+        function = "a torch loss module, or a function (outputs, targets) -> one loss per sample"
+        need("loss", loss, one_of(_BY_NAME), f"one of {names}, {function}")
         return _BY_NAME[loss]()
     if type(loss) in _LOSSES:
         return cast(Loss, loss)
@@ -68,10 +66,10 @@ def resolve(loss: AnyLoss, model: nn.Module | None = None) -> Loss:
             "The 'loss' argument must be a name, a torch loss module or a function "
             f"(outputs, targets) -> one loss per sample. Got {type(loss).__name__}."
         )
-    function: Any = _uncompiled(loss)
-    module = function if isinstance(function, nn.Module) else as_module(function)
+    called: Any = _uncompiled(loss)
+    module = called if isinstance(called, nn.Module) else as_module(called)
     if module is None:
-        return CallableLoss(function, getattr(function, "__name__", type(function).__name__))
+        return CallableLoss(called, getattr(called, "__name__", type(called).__name__))
     _check_module(module, model)
     return _of_module(module)
 

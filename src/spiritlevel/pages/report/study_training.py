@@ -8,7 +8,6 @@ from typing import Any
 
 from ...content import Cell, Chart, Column, Section, Table
 from ...study.population import Population, Row, numbers_of
-from ..content import Cell, Column
 from .study_numbers import quartiles
 
 MOST_EPOCHS = 100  # drawn; a curve of a thousand looks the same

@@ -10,8 +10,8 @@ from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.clusters import groups_that_share, widest
 from ...study.statistics.correlations import CoefficientKind
-from ..experiment import Cell, Row
-from .experiment import Row, titled
+from ..experiment import Row
+from .experiment import titled
 from .findings import estimate
 from .numbers import IntervalEstimate
 from .rows import column

@@ -159,7 +159,7 @@ class _Networks:
         for name, part in parts.items():
             if part is not None:
                 model = _built(self.given[0], self.factory, self.arguments[0])
-                task[name] = of_data(Setup(loss).open(model, part).surface)
+                task[name] = of_data(Setup(loss).workspace(model, part).surface)
         return task
 
 

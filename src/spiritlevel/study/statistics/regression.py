@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 
 from ...notebooks import aligned
-from ...records import aligned
 from .correlations import Correlation, kendall, p_of_t, pearson, spearman
 from .intervals import percent
 from .points import Array, Numbers, as_floats, finite_points, numpy, why_undefined

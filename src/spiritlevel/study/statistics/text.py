@@ -10,7 +10,6 @@ from typing import Any
 
 from ...notebooks import aligned
 from ...plain_text import visible
-from ...records import aligned
 from .clusters import doubt, may_be_alike
 from .correlations import Correlation
 from .granulated import GranulatedKendall

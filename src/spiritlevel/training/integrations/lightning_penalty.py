@@ -11,8 +11,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ...errors import SpiritlevelError, brief
-from ...model.batches import TARGET_KEYS, num_samples, split_targets
+from ...model.batches import TARGET_KEYS, num_samples
 from ...model.distributed import refuse_sharded
+from ...model.forwards import split_targets
 from ..penalties.penalty import Penalty
 from ..sam.perturbed_optimizer import AbstractPerturbedOptimizer
 

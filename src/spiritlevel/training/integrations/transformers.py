@@ -27,9 +27,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import SpiritlevelError, brief, require
+from ...errors import SpiritlevelError, require
 from ...files.torch_files import load_torch_file
 from ...model.batches import num_samples
+from ...need import need
 from .. import FlatnessMonitor, FlatnessStopping
 from ..learning_rate.watch import RATES, WARN_ABOVE, check_rates
 from ..monitor.monitor import check_settings
@@ -247,11 +248,8 @@ class PenaltyTrainer(Trainer):
 
     def __init__(self, *args: Any, penalty: Penalty, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not isinstance(penalty, Penalty):
-            raise SpiritlevelError(
-                "The 'penalty' argument of PenaltyTrainer must be a Penalty. "
-                f"Got {brief(penalty)}. Pass for example FlatnessPenalty(model, weight=0.01)."
-            )
+        then = "Pass for example FlatnessPenalty(model, weight=0.01)."
+        need("penalty", penalty, _is_penalty, "a Penalty", then, of="PenaltyTrainer")
         self.penalty = penalty
         self.add_callback(_PenaltyState(penalty))
 
@@ -342,3 +340,7 @@ def _check_stopping(stopping: FlatnessStopping | None) -> None:
             "best weights itself: set load_best_model_at_end=True, save_strategy='epoch' and "
             "metric_for_best_model='eval_loss'."
         )
+
+
+def _is_penalty(given: Any) -> bool:
+    return isinstance(given, Penalty)

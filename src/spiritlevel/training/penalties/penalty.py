@@ -15,8 +15,8 @@ from ...errors import SpiritlevelError
 from ...model.arguments import check_network
 from ...model.batches import num_samples
 from ...model.distributed import refuse_sharded, unwrapped
-from ...model.huggingface import PretrainedForward, is_pretrained, loss_for
-from ...model.losses import AnyLoss, Loss
+from ...model.forwards import PretrainedForward, loss_and_forward
+from ...model.losses import AnyLoss
 from .argument_checks import check_batch_size, check_count, check_weight
 from .forward_recorder import ForwardRecorder
 from .penalty_batch import PenaltyBatch
@@ -72,12 +72,10 @@ class Penalty(abc.ABC):
         refuse_sharded(model)
         self.model = unwrapped(model)
         self.weight = check_weight(weight)
-        self.loss: Loss = loss_for(self.model, loss)
+        self.loss, forward = loss_and_forward(self.model, loss, None)
         self.generator = generator or torch.Generator().manual_seed(torch.initial_seed())
         self._schedule = StepSchedule(every)
-        self._label_reader = (
-            PretrainedForward(self.loss, by_name=False) if is_pretrained(self.model) else None
-        )
+        self._label_reader = forward if isinstance(forward, PretrainedForward) else None
         self._model_recorder = ForwardRecorder(self.model)
         self._value: Tensor | None = None
 

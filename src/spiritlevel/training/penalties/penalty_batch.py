@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import SpiritlevelError
-from ...model.batches import scores
-from ...model.huggingface import PretrainedForward
+from ...model.forwards import PretrainedForward, scores
 from ...model.losses import Loss
 from .separate_forward import mean_loss
 from .third_derivatives.operations import thrice_differentiable

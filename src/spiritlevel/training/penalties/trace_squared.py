@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
 from ...model.autograd_graph import lacks_second_derivative
-from ...model.batches import num_samples, scores
+from ...model.batches import num_samples
 from ...model.distributed import refuse_sharded, unwrapped
+from ...model.forwards import scores
 from ...model.losses import AnyLoss, resolve
 from ...model.parameters import select_parameters
 from .argument_checks import check_batch_size, check_loss_value, check_probes

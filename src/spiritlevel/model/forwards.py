@@ -1,6 +1,7 @@
-"""How the models of Hugging Face transformers are called, so that `measure` accepts them unchanged.
+"""How a model is run on a batch, and with which loss, so that `measure` takes it unchanged.
 
-Nothing here imports transformers: a model of theirs can only come from code that already did.
+Models of Hugging Face transformers are run in their own way. Nothing here imports transformers: a
+model of theirs can only come from code that already did.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import SpiritlevelError, is_out_of_memory
-from .batches import Forward, default_forward, scores, split_targets
+from .batches import TARGET_KEYS, Forward
 from .losses import AnyLoss, CrossEntropy, Loss, resolve
 
 APART = 0.01  # relative difference above which two losses are not the same
@@ -30,21 +31,71 @@ def is_pretrained(model: nn.Module) -> bool:
     return isinstance(base() if callable(base) else model, transformers.PreTrainedModel)
 
 
-def loss_for(model: nn.Module, given: AnyLoss) -> Loss:
-    """What a user passes as `loss=`, for this model.
+def loss_and_forward(
+    model: nn.Module, loss: AnyLoss, forward: Forward | None
+) -> tuple[Loss, Forward]:
+    """What a user passes as `loss=` and `forward=`, for this model.
 
-    For models of transformers, cross-entropy has the classes in the last dimension.
+    For models of transformers, cross-entropy has the classes in the last dimension, and a loss that
+    is given by name must agree with the model's own.
     """
-    loss = resolve(given, model)
-    if isinstance(loss, CrossEntropy) and loss.class_dim is None and is_pretrained(model):
-        loss = copy.copy(loss)
-        loss.class_dim = -1
-    return loss
+    pretrained = is_pretrained(model)
+    resolved = resolve(loss, model)
+    if not pretrained:
+        return resolved, forward or default_forward
+    if isinstance(resolved, CrossEntropy) and resolved.class_dim is None:
+        resolved = copy.copy(resolved)
+        resolved.class_dim = -1
+    return resolved, forward or PretrainedForward(resolved, by_name=isinstance(loss, str))
 
 
-def forward_for(model: nn.Module, loss: Loss, *, by_name: bool) -> Forward:
-    """How a batch is run; a loss given by name must agree with the model's own loss."""
-    return PretrainedForward(loss, by_name) if is_pretrained(model) else default_forward
+def split_targets(batch: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
+    """A dict batch without its targets, and the targets."""
+    key = next((key for key in TARGET_KEYS if key in batch), None)
+    if key is None:
+        raise SpiritlevelError(
+            f"A dict batch needs its targets under one of {', '.join(TARGET_KEYS)}. "
+            f"Got the keys {', '.join(map(str, batch))}. Rename the key, or pass "
+            "forward=lambda model, batch: (outputs, targets)."
+        )
+    return {name: value for name, value in batch.items() if name != key}, batch[key]
+
+
+def default_forward(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """Run `(x, y)`, or a dict with its labels under one of TARGET_KEYS, as in Hugging Face."""
+    if isinstance(batch, Mapping):
+        inputs, targets = split_targets(batch)
+        return scores(model(**inputs)), targets
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        size = f" of {len(batch)}" if isinstance(batch, list | tuple) else ""
+        raise SpiritlevelError(
+            "A batch must be (x, y) or a dict with labels. "
+            f"Got {type(batch).__name__}{size}. Pass forward=lambda model, batch: "
+            "(outputs, targets) to say how to run yours."
+        )
+    x, y = batch
+    if isinstance(x, Mapping):
+        return scores(model(**x)), y
+    if isinstance(x, list | tuple):
+        return scores(model(*x)), y
+    return scores(model(x)), y
+
+
+def scores(output: Any) -> Tensor:
+    """The tensor of scores in what a model returned."""
+    if isinstance(output, Tensor):
+        return output
+    logits = (
+        output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    )
+    if isinstance(logits, Tensor):
+        return logits
+    if isinstance(output, list | tuple) and output and isinstance(output[0], Tensor):
+        return output[0]
+    raise SpiritlevelError(
+        "The model must return a tensor of outputs, or an object with .logits. "
+        f"Got {type(output).__name__}. Pass forward=lambda model, batch: (outputs, targets)."
+    )
 
 
 class PretrainedForward:
