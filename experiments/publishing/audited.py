@@ -10,21 +10,12 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from spiritlevel.pages.content import Cell
-
 from spiritlevel.analysis.audit import Audit, Kind
-from spiritlevel.content import Table
+from spiritlevel.content import Cell, Table
 from spiritlevel.errors import SpiritlevelError
 from spiritlevel.files import write_atomically
 from spiritlevel.papers.registry import find, names
 from spiritlevel.records import read_json
-
-from ...analysis.audit import Audit, Kind
-from ...content import Cell, Table
-from ...errors import SpiritlevelError
-from ...files import write_atomically
-from ...reading import read_json
-from ..registry import find, names
 
 FORMAT = "spiritlevel-experiment-audit-1"
 FOLDER = "audits"

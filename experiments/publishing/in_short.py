@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from spiritlevel.content import Table
 from spiritlevel.pages import markdown
 
-from ...content import Table
-from ...pages import markdown
 from .population_lines import OVER_ALL, MeasureLine
 
 COLUMNS = ("the flatter networks have", "a smaller gap", "a larger gap", "neither is clear")

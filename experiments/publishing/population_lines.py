@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from spiritlevel.pages.content import Cell, Coefficient
-
+from spiritlevel.content import Cell, Coefficient
 from spiritlevel.measures.confounders import MEASURED_ALONG
 from spiritlevel.papers.judging.experiment import Row
 from spiritlevel.papers.judging.population import CONFOUNDERS, GAP, measured
@@ -14,14 +13,6 @@ from spiritlevel.papers.judging.settings import cautious_partial, levels_of
 from spiritlevel.papers.judging.trained import NotAsked
 from spiritlevel.study.statistics import Correlation, Levels, Within
 
-from ...content import Cell, Coefficient
-from ...measures.confounders import MEASURED_ALONG
-from ...study.statistics import Correlation, Levels, Within
-from ..experiment import Row
-from ..judging.population import CONFOUNDERS, GAP, measured
-from ..judging.settings import cautious_partial, levels_of
-from ..judging.trained import NotAsked
-from .render import ScaleResult
 from .results import ScaleResult
 
 LOSS = "train_loss"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from spiritlevel.pages.content import Cell, Part
-
 from spiritlevel import api
-from spiritlevel.content import Panels, Table, Text
+from spiritlevel.content import Cell, Panels, Part, Table, Text
 from spiritlevel.pages import markdown
 from spiritlevel.pages.markdown import escape
 from spiritlevel.papers.judging.experiment import Experiment, Outcome
@@ -21,19 +19,6 @@ from spiritlevel.study.models.registry import TO_INSTALL
 from spiritlevel.study.registry import study_names
 from spiritlevel.study.runs.outcomes import ALL_EPOCHS, DIVERGED
 
-from ... import api
-from ...content import Cell, Panels, Part, Table, Text
-from ...pages import markdown
-from ...pages.markdown import escape
-from ...study import control
-from ...study.models.registry import TO_INSTALL
-from ...study.registry import study_names
-from ...study.runs.outcomes import ALL_EPOCHS, DIVERGED
-from ..experiment import Experiment, Outcome
-from ..library_studies import library_study
-from ..registry import find
-from .claim_tables import claim_table, paper_values_table
-from .records import Record
 from .results import ScaleResult, scale_in_words
 
 BRACKETS = (

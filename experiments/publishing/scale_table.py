@@ -8,19 +8,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spiritlevel.pages.content import Cell, plain
-
-from spiritlevel.content import Table
+from spiritlevel.content import Cell, Table, plain
 from spiritlevel.papers.judging.scale import PAPER, images_of, library_study, networks_of
 from spiritlevel.papers.judging.trained import NotAsked
 from spiritlevel.study.settings.definition import Study
 
-from ...content import Cell, Table, plain
-from ...study.settings.definition import Study
-from ..judging.scale import PAPER, images_of, networks_of
-from ..judging.trained import NotAsked
-from ..library_studies import library_study
-from .render import ScaleResult
 from .results import ScaleResult
 
 CAPTION = (

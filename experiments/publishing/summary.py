@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from spiritlevel.pages.content import Cell, plain
-
 from spiritlevel.analysis.audit import NEARLY
-from spiritlevel.content import IntervalEstimate, Table
+from spiritlevel.content import Cell, IntervalEstimate, Table, plain
 from spiritlevel.pages import markdown
 from spiritlevel.pages.markdown import escape
 from spiritlevel.papers.judging.experiment import PAPERS, Experiment

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spiritlevel.pages.content import Cell
-
-from spiritlevel.content import Figure, Panels, Table
+from spiritlevel.content import Cell, Figure, Panels, Table
 from spiritlevel.measures import get, names
 from spiritlevel.pages import markdown
 from spiritlevel.pages.markdown import escape
 from spiritlevel.papers.judging.experiment import PAPERS, Experiment
 from spiritlevel.papers.judging.scale import WORDS
 
-from ...content import Figure, Panels, Table
-from ...measures import get, names
-from ...pages import markdown
-from ...pages.markdown import escape
-from ..experiment import PAPERS, Experiment
-from ..judging.scale import WORDS
-from .further_populations import further_populations
 from .in_short import in_short
 from .population_lines import (
     LOSS,

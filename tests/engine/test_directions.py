@@ -8,7 +8,7 @@ from spiritlevel.engine.data_pass import Needs
 from spiritlevel.engine.directions.column_pass import run_column_pass, spans
 from spiritlevel.engine.directions.families import GivenChanges, NeuronDeletions
 from spiritlevel.engine.directions.product_pass import run_product_pass
-from spiritlevel.engine.directions.usable import reasons_against
+from spiritlevel.engine.recorded_runs import reasons_against
 from spiritlevel.measures.setup import Setup
 from zoo import references
 from zoo.cases import CASES

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from ...content import Figure, IntervalEstimate, Panels, Part, Section, Table, Text
 from ...pages.study_sections import LeadingSections, Rows
 from ...study.settings.definition import Study
-from ..experiment import Outcome
-from ..pages.content import Cell
+from ..content import Cell
 from .judgement import Judgement, judge
-from .judging.experiment import Experiment
+from .judging.experiment import Experiment, Outcome
 from .judging.findings import Finding
 
 CLAIM = "The paper's claim"

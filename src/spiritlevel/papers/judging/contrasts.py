@@ -6,8 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...content import Figure, Series, Table
-from ...pages.content import Cell
+from ...content import Cell, Figure, Series, Table
 from ...study.statistics import Correlation
 from .experiment import Row, titled
 from .numbers import IntervalEstimate, mean

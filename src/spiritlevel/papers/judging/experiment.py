@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...content import Cell as Cell
 from ...content import Figure as Figure
 from ...content import IntervalEstimate
 from ...content import Panels as Panels
 from ...content import Series as Series
 from ...content import Table as Table
-from ..content import Cell as Cell
 from .findings import Agreement, Finding
 from .trained import NotAsked, TrainedWhen
 

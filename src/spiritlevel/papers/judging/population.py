@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...content import Figure, Table
+from ...content import Cell, Figure, Table
 from ...measures import names
 from ...measures.confounders import IN_PAPERS, factors_held_fixed
-from ...pages.content import Cell
 from ...study.statistics import Correlation, pearson, spearman
 from .experiment import Row, titled
 from .findings import estimate

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from ...content import Series, Table
-from ...pages.content import Cell
+from ...content import Cell, Series, Table
 from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.clusters import groups_that_share, widest
 from ...study.statistics.correlations import CoefficientKind
-from ..experiment import Row
-from .experiment import titled
+from .experiment import Row, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
 from .rows import column

@@ -6,8 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from ...content import Figure, Panels, Series, Table
-from ...pages.content import Cell
+from ...content import Cell, Figure, Panels, Series, Table
 from ...study.statistics import spearman
 from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import above, fact, verdict, with_added

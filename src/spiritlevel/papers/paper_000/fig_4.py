@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ...content import Figure, Panels, Series, Table
-from ...pages.content import Cell
+from ...content import Cell, Figure, Panels, Series, Table
 from ...study.statistics import spearman
 from ..judging.contrasts import factor
 from ..judging.experiment import Experiment, Outcome, Row

@@ -7,8 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from ...content import Table
-from ...pages.content import Cell
+from ...content import Cell, Table
 from ...study.statistics import Correlation, spearman
 from ..judging.experiment import Experiment, Outcome, Row, titled
 from ..judging.findings import estimate

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...content import Figure, Table
-from ...pages.content import Cell
+from ...content import Cell, Figure, Table
 from ...study.statistics import spearman
 from ..judging.contrasts import factor, line
 from ..judging.experiment import Experiment, Outcome, Row

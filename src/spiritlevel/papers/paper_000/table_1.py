@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ...content import Figure, Series, Table
-from ...pages.content import Cell
+from ...content import Cell, Figure, Series, Table
 from ..judging.contrasts import factor, line
 from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import Finding, above, every, fact, verdict

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...content import Figure, Table
-from ...pages.content import Cell
+from ...content import Cell, Figure, Table
 from ..judging.contrasts import factor, groups_of, line
 from ..judging.experiment import Experiment, Outcome, Row
 from ..judging.findings import below, verdict

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ...content import Table
-from ...pages.content import Cell
+from ...content import Cell, Table
 from ...study.statistics import spearman
 from ..judging.experiment import Experiment, Outcome, Row, titled
 from ..judging.findings import estimate

@@ -6,8 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ...content import Table
-from ...pages.content import Cell
+from ...content import Cell, Table
 from ..judging.contrasts import line
 from ..judging.experiment import Experiment, Outcome, Row, titled
 from ..judging.findings import above, verdict

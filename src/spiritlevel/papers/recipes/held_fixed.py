@@ -7,8 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...content import Table
-from ...pages.content import Cell
+from ...content import Cell, Table
 from ...study.statistics import Correlation, partial_correlation, spearman
 from ..judging.experiment import Row, titled
 from ..judging.findings import estimate

@@ -23,8 +23,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...content import Figure, IntervalEstimate, Table
-from ...pages.content import Cell
+from ...content import Cell, Figure, IntervalEstimate, Table
 from ...study.statistics import Correlation
 from ..judging.contrasts import Groups, ratios
 from ..judging.experiment import Experiment, Outcome, Row

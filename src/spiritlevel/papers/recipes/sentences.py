@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...pages.content import plain
+from ...content import plain
 from ..judging.contrasts import falls, rises
 
 

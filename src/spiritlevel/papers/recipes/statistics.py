@@ -19,8 +19,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...content import IntervalEstimate
-from ...pages.content import plain
+from ...content import IntervalEstimate, plain
 from ...study.statistics import Correlation, partial_correlation, pearson, spearman
 from ..judging.contrasts import difference, factor_by_seed, lower_in
 from ..judging.experiment import Row
