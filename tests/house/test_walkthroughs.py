@@ -46,8 +46,7 @@ def install(folder, toml):
 def run(folder, line):
     """A command of the walk-through, in its folder and with its own copy of the sources."""
     program, *args = shlex.split(line)
-    args = [str(ROOT / arg) if arg.startswith("tests/") else arg for arg in args]
-    path = os.pathsep.join(map(str, (folder, folder / "src", ROOT / "tests")))
+    path = os.pathsep.join(map(str, (folder, folder / "src")))
     env = {"PYTHONPATH": path, "COLUMNS": "120"}
     return fresh.run(*PROGRAMS[program], *args, env=env, cwd=folder)
 
