@@ -13,6 +13,7 @@ from rich.text import Text
 
 from .. import content
 from ..notebooks import shown_rows
+from ..records import SHORT
 from ..results import Measurement, Report, Status
 from .console import note, show, tell
 
@@ -176,4 +177,4 @@ def distinct_columns(
 
 
 def _cell(m: Measurement) -> str:
-    return f"{m.value:.4g}{'' if m.exact else INEXACT}"
+    return f"{m.value:{SHORT}}{'' if m.exact else INEXACT}"

@@ -30,7 +30,7 @@ def test_every_number_says_what_it_is(open_page, rows_of, a_report):
     assert rows == {
         "curvature.trace": ["10", "estimated", "9", "11", "–", "1200", "64 probes"],
         "relative.kappa": ["2.5", "exact", "–", "–", "0.75", "1200", "–"],
-        "curvature.lambda_max": ["3", "within its residual", "2.75", "3.25", "0.125", "1200", "–"],
+        "curvature.lambda_max": ["3", "within its residual", "2.75", "3.25", "0.12", "1200", "–"],
         "sharpness.average": ["7", "not converged", "–", "–", "–", "1200", "–"],
         "head.trace": ["∞", "not finite", "–", "–", "–", "1200", "–"],
         "curvature.ggn_trace": ["4", "of the GGN", "–", "–", "–", "1200", "–"],

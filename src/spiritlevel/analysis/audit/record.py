@@ -13,7 +13,7 @@ from ...measures.confounders import MEASURED_ALONG
 from ...notebooks import Shown
 from ...plain_text import visible
 from ...reading import Misread, Saved, to_plain
-from ...records import Measurement, Report, Status
+from ...records import SHORT, Measurement, Report, Status
 from ...symmetries import CONFIDENCE_ONLY
 from .verdict import (
     REFINE,
@@ -28,7 +28,7 @@ from .verdict import (
     strength,
 )
 
-VALUE = Column("value", form=".4g", wide=True)
+VALUE = Column("value", form=SHORT, wide=True)
 ANSWERS = ("scale", "confidence")  # what a measure is asked for
 UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up to 25
 # Relative: a wider error would hide what moves do to some measures, 1.3 to 1.5 times. Two estimates
@@ -187,7 +187,7 @@ class Audit(Shown, Saved):
         ]
         open_ = [move for move in self.moved if self.has_moved(name, move) is None]
         changes += [f"not decided under {move}" for move in open_]
-        text = f"The {MEASURED_ALONG[name]} ({name}) is {m.value:.4g}"
+        text = f"The {MEASURED_ALONG[name]} ({name}) is {m.value:{SHORT}}"
         return f"{text}; {', '.join(changes) or 'no move that was tried changes it'}."
 
     def to_dict(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ TRUSTED = ("comparable", "confidence")
 def page_of(audit: Audit, *, title: str = "") -> Page:
     """The page of one network's audit."""
     report = audit.original
+    before = whole(report, numbers.SHORT_COLUMNS)
     return Page(
         title=title or "Which flatness numbers mean anything for this network",
         lead=_lead(audit),
@@ -28,7 +29,7 @@ def page_of(audit: Audit, *, title: str = "") -> Page:
             *_matrix(audit),
             Section("moves", "What was done to the network", _moves(audit)),
             Section("confounders", "What else differs between networks", _confounders(audit)),
-            Section("numbers", "The numbers before any move", [whole(report)]),
+            Section("numbers", "The numbers before any move", [before]),
             *layers("layers", report.layers),
             *numbers.about(list(report)),
         ],
@@ -137,7 +138,7 @@ def _confounders(audit: Audit) -> list[Part]:
             "networks differ in them, that alone may explain a difference in flatness."
         ]
     )
-    columns = [Column("what"), MEASURE, *numbers.COLUMNS]
+    columns = [Column("what"), MEASURE, *numbers.SHORT_COLUMNS]
     return [
         intro,
         Table(*numbers.filled(columns, rows), id="confounder-table", title="Confounders"),

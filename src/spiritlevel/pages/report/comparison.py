@@ -261,6 +261,6 @@ def _numbers(comparison: Comparison) -> Table:
         for measure in comparison.measures
         for name in comparison.reports
     ]
-    columns = [MEASURE, Column("network"), *numbers.COLUMNS]
+    columns = [MEASURE, Column("network"), *numbers.SHORT_COLUMNS]
     filled = numbers.filled(columns, rows)
     return Table(*filled, id="all-numbers", title="Every measure of every network")

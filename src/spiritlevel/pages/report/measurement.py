@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...content import Cards, Chart, Column, Page, Part, Section, Table, Text
 from ...results import Measurement, Report
@@ -79,7 +79,7 @@ def layers(identifier: str, tables: Mapping[str, Mapping[str, Measurement]]) -> 
         for name, rows in shown.items()
     ]
     rows = [[layer, name, *numbers.cells(m)] for name, r in shown.items() for layer, m in r.items()]
-    filled = numbers.filled([Column("layer"), MEASURE, *numbers.COLUMNS], rows)
+    filled = numbers.filled([Column("layer"), MEASURE, *numbers.SHORT_COLUMNS], rows)
     table = Table(*filled, id=f"{identifier}-table", title="Every measure of every layer")
     chart = Chart(
         f"{identifier}-profile",
@@ -108,12 +108,10 @@ def _lead(report: Report) -> str:
     return f"{numbers.listing(values)}. {summary}."
 
 
-def whole(report: Report) -> Table:
+def whole(report: Report, columns: Sequence[Column] = numbers.COLUMNS) -> Table:
     """The table of the whole network, one row per measure."""
     rows = [[name, *numbers.cells(m)] for name, m in report.items()]
-    return Table(
-        *numbers.filled([MEASURE, *numbers.COLUMNS], rows), id="measures", title="Whole network"
-    )
+    return Table(*numbers.filled([MEASURE, *columns], rows), id="measures", title="Whole network")
 
 
 def _reading() -> Text:

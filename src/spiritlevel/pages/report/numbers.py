@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +40,10 @@ COUNT = Column("n", "Samples it was measured on.")
 NOTE = Column("note")
 Filled = tuple[list[Column], list[list[Cell]]]
 COLUMNS = (VALUE, STATUS, LOW, HIGH, DATA, COUNT, NOTE)
+SHORT_COLUMNS = tuple(
+    dataclasses.replace(column, form=records.SHORT) if column.form == records.VALUE else column
+    for column in COLUMNS
+)
 
 WORDS = {
     Status.GGN: "of the GGN",
@@ -88,7 +93,7 @@ def with_data(m: Measurement) -> tuple[float, float]:
 
 
 def cells(m: Measurement) -> list[Cell]:
-    """The row that goes below `COLUMNS`."""
+    """The row that goes below `COLUMNS` and `SHORT_COLUMNS`."""
     low, high = (None, None) if m.exact else interval(m) or (None, None)
     return [m.value, status_text(m), low, high, m.data_stderr, _count(m), m.text or None]
 
