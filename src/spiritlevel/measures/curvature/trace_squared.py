@@ -37,12 +37,7 @@ from ...engine.weight_space.eigenvalues import BASIS_BYTES
 from ...engine.weight_space.lanczos import Subspace
 from ...engine.weight_space.long_rows import squared_norms
 from ...engine.weight_space.parameter_space import ParameterSpace
-from ...engine.weight_space.probes import (
-    CLUSTERS,
-    PILOT,
-    ROUND_OFF,
-    VECTOR_BYTES,
-)
+from ...engine.weight_space.probes import CLUSTERS, PILOT, ROUND_OFF, VECTOR_BYTES
 from ...engine.weight_space.products import Request
 from ...engine.workspace import Workspace
 from ...math.signs import random_signs
