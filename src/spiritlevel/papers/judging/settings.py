@@ -10,6 +10,8 @@ from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.clusters import groups_that_share, widest
 from ...study.statistics.correlations import CoefficientKind
 from .experiment import Row, titled
+from ...study.statistics.correlations import CoefficientKind as Kind
+from ..experiment import Cell, Row, Series, Table, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
 from .rows import column
@@ -32,7 +34,7 @@ COLUMNS = (
     *("measure", "correlation", "n", "within settings", "positive within", "between settings"),
     *("over all, interval over runs", "interval over settings", "over groups", "signs"),
 )
-KINDS: tuple[CoefficientKind, ...] = ("spearman", "pearson")
+KINDS: tuple[Kind, ...] = ("spearman", "pearson")
 GAPS = {"gap": "gap of the losses", "error_gap": "gap of the accuracies"}
 
 
@@ -56,11 +58,7 @@ def _varied(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
 
 
 def levels_of(
-    rows: Sequence[Row],
-    measure: str,
-    target: str,
-    columns: Sequence[str],
-    kind: CoefficientKind = "spearman",
+    rows: Sequence[Row], measure: str, target: str, columns: Sequence[str], kind: Kind = "spearman"
 ) -> Levels | None:
     """The correlation on its three levels; None where no setting is repeated."""
     settings = settings_of(rows, columns)
