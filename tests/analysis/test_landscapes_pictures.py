@@ -14,7 +14,7 @@ from spiritlevel.analysis.landscape import (
     Landscape,
     Mark,
     evaluation,
-    grid_evaluation,
+    grid,
     landscape,
 )
 from spiritlevel.cli.app import app
@@ -209,7 +209,7 @@ def test_ctrl_c_keeps_the_points_and_says_how_to_go_on(tmp_path, two, monkeypatc
         return evaluation.heights(*positional, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(grid_evaluation, "heights", interrupted)
+        patch.setattr(grid, "heights", interrupted)
         done = run(*arguments)
     assert done.exit_code == 130
     said = " ".join(done.stderr.split())
@@ -225,7 +225,7 @@ def test_ctrl_c_without_a_cache_says_so(monkeypatch):
     def interrupted(*positional, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(grid_evaluation, "heights", interrupted)
+    monkeypatch.setattr(grid, "heights", interrupted)
     done = run(*SMALL)
     assert done.exit_code == 130
     assert "give --cache PATH to keep them" in " ".join(done.stderr.split())

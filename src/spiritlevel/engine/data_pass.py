@@ -24,9 +24,9 @@ from ..model.losses import CrossEntropy
 from ..model.surface import Surface
 from ..records import Cost
 from .activity import ActivationSites, Activity, observed
-from .fit import Fit
 from .head.head_layer import Head, head_input
 from .head.rows import HeadBlock, block_of_outputs, block_of_tokens, margins_of_tokens
+from .loss_and_accuracy import LossAndAccuracy
 from .moments import Moments
 from .plan import MeasuringPlan
 from .second_look import doubts_about
@@ -117,7 +117,7 @@ class PassResult:
     softmax: Moments  # rows "gini", "entropy" and "confidence"
     margin: Moments  # row "margin": of the targets that count, whatever their class weight
     margins: list[Tensor]  # every single margin, on the host
-    fit: Fit  # counts nothing where the outputs were never formed
+    fit: LossAndAccuracy  # counts nothing where the outputs were never formed
     activity: Activity | None
     blocks: list[HeadBlock] | None  # None if they did not fit
     bends: dict[str, str]  # parameters in which the outputs may bend, in any process, and why
@@ -165,7 +165,7 @@ def run_pass(
         softmax=Moments(["gini", "entropy", "confidence"], surface.device),
         margin=Moments(["margin"], surface.device),
         margins=[],
-        fit=Fit(surface.loss, surface.device),
+        fit=LossAndAccuracy(surface.loss, surface.device),
         activity=None if sites is None else Activity(surface, sites),
         blocks=[],
         bends={},

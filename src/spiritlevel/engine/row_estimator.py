@@ -151,7 +151,7 @@ def _ggn_text(rows: RowProbing, uncertified: Sequence[str]) -> str:
 
 def _tied_text(rows: RowProbing, factors: Factors) -> str:
     """That a weight has two names."""
-    tied = rows.workspace.surface.tied
+    tied = rows.workspace.surface.layers.tied
     names = [rows.parameters[row] for row in factors if rows.parameters[row] in tied]
     if not names:
         return ""

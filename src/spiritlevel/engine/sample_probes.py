@@ -27,7 +27,12 @@ from ..errors import NotApplicable
 from ..model import batches as _batches
 from ..model.arithmetic import full_precision
 from ..model.batches import BatchLocation
-from ..model.layers.output_changes import ColumnNoise, Noise, direction_at_output, scaled_columns
+from ..model.layers.output_changes import (
+    ColumnNoise,
+    RankOneNoise,
+    direction_at_output,
+    scaled_columns,
+)
 from ..model.model_state import twice_differentiable
 from ..records import Cost
 from .estimate import Estimate
@@ -319,7 +324,7 @@ class SampleProbes(AbstractRowProbes):
         self,
         places: Places,
         images: Sequence[Tensor | None],
-        noise: Mapping[str, Noise | ColumnNoise],
+        noise: Mapping[str, RankOneNoise | ColumnNoise],
         values: Tensor,
     ) -> _ProbeValues:
         """ρ(j) of every neuron: v is linear in its sign, whose part of ⟨v, u⟩ is the neuron's."""

@@ -8,10 +8,8 @@ from ...content import Cell, Series, Table
 from ...study.population import label
 from ...study.statistics import Correlation, Levels, levels, partial_correlation
 from ...study.statistics.clusters import groups_that_share, widest
-from ...study.statistics.correlations import CoefficientKind
-from .experiment import Row, titled
 from ...study.statistics.correlations import CoefficientKind as Kind
-from ..experiment import Cell, Row, Series, Table, titled
+from .experiment import Row, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
 from .rows import column
