@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ...content import Figure, IntervalEstimate, Panels, Part, Section, Table, Text
-from ...pages.study_sections import LeadingSections, Rows
-from ...study.settings.definition import Study
-from ..content import Cell
+from ..content import Cell, Figure, IntervalEstimate, Panels, Part, Section, Table, Text
+from ..pages.study_sections import LeadingSections, Rows
+from ..study.settings.definition import Study
 from .judgement import Judgement, judge
 from .judging.experiment import Experiment, Outcome
 from .judging.findings import Finding
