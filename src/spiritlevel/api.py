@@ -80,8 +80,9 @@ def measured(
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
     asked = Asked.read(measures, also)
-    with setup.opened(model, data) as workspace:
-        applied = asked.of(workspace)
+    workspace = setup.workspace(model, data)
+    applied = asked.of(workspace)
+    with workspace.surface.preserved():
         values, refused = applied.measured()
         if setup.arithmetic != "full":
             values = with_rounding(values, applied, model, setup)
@@ -108,8 +109,9 @@ def preflight(
 ) -> Preflight:
     """What `measure` with these arguments will cost at least; runs only a few samples."""
     asked = Asked.read(measures)
-    with setup.opened(model, data) as workspace:
-        cards = asked.of(workspace).cards
+    workspace = setup.workspace(model, data)
+    cards = asked.of(workspace).cards
+    with workspace.surface.preserved():
         further = {c.name: c.further_cost(workspace) for c in cards if c.further_cost}
         once = {c.shared_work or c.name: further[c.name] for c in cards if c.name in further}
         needs = {card.name: card.needs for card in cards}
