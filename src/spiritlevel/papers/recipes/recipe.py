@@ -52,6 +52,10 @@ from .runs import GroupedRuns, Spec, with_derived
 from .sentences import filled
 from .statistics import Number, computed
 
+SECTIONS = (
+    *("derived", "groups", "numbers", "each", "table", "figure", "parts", "added", "verdict"),
+    *("lists", "conclusion", "why", "reasons", "reproduced", "ratios", "held_fixed"),
+)
 TESTS: dict[str, Callable[..., Finding]] = {
     "above": above,
     "alike": alike,
