@@ -14,11 +14,11 @@ from ...study.runs.network_run import NetworkRun
 from ...study.runs.outcomes import DIVERGED
 from ...study.runs.results import EpochRow, History, RunResult
 from ...study.runs.running import evaluate, train
-from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.task_arguments import NoArguments, read_task
 from ...study.statistics import spearman
 from ..judging.experiment import Row
+from ..task_numbers import with_numbers
 
 KAPPA = "head.kappa"
 SHARES = (0, 5, 10, 25, 50, 75, 100)  # of the epochs, in %
@@ -42,8 +42,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     result = complete(run)
     if run.history.outcome == DIVERGED:
         return result
-    more = task_result(settings, along_the_way(start, run.history), device=device)
-    return dataclasses.replace(result, measurements=result.measurements + more.measurements)
+    return with_numbers(result, settings, along_the_way(start, run.history), device)
 
 
 def check_followed(settings: RunSettings) -> None:

@@ -19,10 +19,10 @@ from ...study.runs.network_run import NetworkRun
 from ...study.runs.outcomes import DIVERGED
 from ...study.runs.results import RunResult
 from ...study.runs.running import train
-from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.task_arguments import read_task
 from ...training.stopping import FlatnessStopping, Rule
+from ..task_numbers import with_numbers
 from .tasks_dynamics import Moment, check_followed, moments
 
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -57,8 +57,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     result = complete(run)
     if run.history.outcome == DIVERGED:
         return result
-    more = task_result(settings, stops(moments(run.history), arguments), device=device)
-    return dataclasses.replace(result, measurements=result.measurements + more.measurements)
+    return with_numbers(result, settings, stops(moments(run.history), arguments), device)
 
 
 def stops(seen: Sequence[Moment], arguments: StoppingArguments) -> dict[str, float]:

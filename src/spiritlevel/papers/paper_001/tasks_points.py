@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...errors import SpiritlevelError
-from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import task
 from ...study.runs.attempts import current
 from ...study.runs.epochs import Epochs
@@ -28,9 +27,10 @@ from ...study.runs.results import (
 )
 from ...study.runs.run_data import RunData
 from ...study.runs.running import evaluate
-from ...study.runs.tasks import number_row, task_result
+from ...study.runs.tasks import number_row
 from ...study.settings.run import RunSettings
 from ...study.settings.task_arguments import read_task
+from ..task_numbers import network_result
 
 STEP, TRAIN, TEST = "task.step", "task.train_accuracy", "task.test_accuracy"
 SIGNAL = "task.signal_norm"
@@ -55,19 +55,14 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     run.data = _as_texts(run.data, arguments.levels)
     steps = _steps(run, arguments.points)
     _train(run, steps)
-    data, history = run.data, run.history
-    result = task_result(
-        settings,
+    history = run.history
+    return network_result(
+        run,
         _numbers(history, steps),
         device=device,
-        outcome=history.outcome,
-        epochs=(dataclasses.replace(history.epochs[-1], epoch=settings.training.epochs),),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
+        epochs=[dataclasses.replace(history.epochs[-1], epoch=settings.training.epochs)],
+        measured=[_at_its_point(row) for row in history.measurements],
     )
-    measured = tuple(_at_its_point(row) for row in history.measurements)
-    return dataclasses.replace(result, measurements=result.measurements + measured)
 
 
 def _steps(run: NetworkRun, points: int) -> list[int]:
