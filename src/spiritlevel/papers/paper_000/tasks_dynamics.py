@@ -33,7 +33,7 @@ FIRST, MIRRORED = "task.flatness/first", "task.flatness_against_accuracy"
 
 @task("tasks_000_dynamics", arguments=NoArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
-    """As a study trains and measures, and what it saw on the way as NAME/SHARE of the epochs."""
+    """Train and measure as every study does, and keep NAME/SHARE of what was seen on the way."""
     read_task(settings, NoArguments)
     check_followed(settings)
     run = NetworkRun.start(settings, device)
