@@ -223,8 +223,8 @@ def _found(
 
 def _remarks(found: finding.Found) -> list[str]:
     remarks = []
-    if found.reproduced_values:
-        columns = ", ".join(found.reproduced_values)
+    if found.beside:
+        columns = ", ".join(found.beside)
         remarks.append(f"also found, and not used: {columns}. Use one with --setting or --outcome.")
     if found.one_run:
         remarks.append(
