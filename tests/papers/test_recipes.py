@@ -7,13 +7,14 @@ import numpy
 import pytest
 from scipy import stats
 
+from spiritlevel.errors import SpiritlevelError
 from spiritlevel.papers import find, names
 from spiritlevel.papers.judging.numbers import IntervalEstimate, mean
 from spiritlevel.papers.recipes.recipe import outcome
 from spiritlevel.papers.recipes.runs import GroupedRuns, with_derived
 from spiritlevel.papers.recipes.sentences import filled
 from spiritlevel.papers.recipes.statistics import computed
-from spiritlevel.papers.registry import claim_documents, study_parts
+from spiritlevel.papers.registry import claim_documents, read_experiment, study_parts
 from spiritlevel.study import Study
 
 RANDOM = numpy.random.default_rng(0)
@@ -218,6 +219,19 @@ def test_claims_stand_behind_their_studies_and_change_no_run():
     assert behind["000-fig-3"] == behind["000-table-3"] == "000-table-3"
     assert find("000-fig-4").scaled_down[""] == find("000-table-3").scaled_down[""]
     assert str(find("000-fig-9").trained) != str(find("000-table-6").trained)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("title:", "titel:", r"claim 001-a6 has an unknown key 'titel'. Did you mean 'title'"),
+        ("  ratios:", "  ratio:", r"analysis of 001-a6 has an unknown key 'ratio'. Did you mean"),
+    ],
+)
+def test_a_word_that_no_claim_has_is_refused(old, new, said):
+    document = claim_documents()["001-a6"]
+    with pytest.raises(SpiritlevelError, match=said):
+        read_experiment(dataclasses.replace(document, text=document.text.replace(old, new, 1)))
 
 
 def test_texts_of_claims_have_their_thresholds():

@@ -41,7 +41,7 @@ class Record:
         return stem(self.name, self.preset)
 
     def to_json(self) -> str:
-        """As JSON with one row per line, so that a change of one run is a change of one line."""
+        """JSON with one row per line, so that a change of one run is a change of one line."""
         columns = list(self.rows[0])
         head: dict[str, Any] = {
             "format": FORMAT,

@@ -20,12 +20,13 @@ from typing import Any
 
 from ..errors import SpiritlevelError, suggestion
 from ..study.registry import StudyFile
+from ..study.settings.keys import check_keys
 from ..study.settings.plain_values import read_yaml
 from .judging.experiment import Analysis, Experiment, Row
 from .judging.findings import POST_HOC
 from .judging.numbers import CUT_OFF
 from .judging.trained import Limit, NotAsked, TrainedWhen
-from .recipes.recipe import outcome
+from .recipes.recipe import SECTIONS, outcome
 from .scale_text import ScaleTexts
 
 DIVIDER = "\n---\n"
@@ -33,6 +34,10 @@ NAME = re.compile(r"^name: (.+)$", re.MULTILINE)
 TAKEN_OVER = ("trained", "settings", "scaled_down")  # from the first claim of a study
 COPIED = ("name", "title", "source", "claim", "catalogue", "takes_times", "paper_runs")
 COLUMNS = ("columns", "measures", "layers", "settings")
+KNOWN = (
+    *(*COPIED, *COLUMNS, "trained", "rule", "thresholds", "set_up", "scaled_down"),
+    *("paper_values", "analysis", "code"),
+)
 SENTENCES = {"post_hoc": POST_HOC, "mean_correlations": CUT_OFF}  # that several texts share
 
 
@@ -113,6 +118,8 @@ def claim_documents() -> dict[str, ClaimDocument]:
 def read_experiment(document: ClaimDocument) -> Experiment:
     """The experiment that a document describes."""
     fields: dict[str, Any] = read_yaml(document.text, source=document.name)
+    check_keys(f"claim {document.name}", fields, KNOWN)
+    check_keys(f"analysis of {document.name}", fields.get("analysis", {}), SECTIONS)
     if document.text != document.first:
         first = read_yaml(document.first, source=document.study)
         fields = {key: first[key] for key in TAKEN_OVER if key in first} | fields

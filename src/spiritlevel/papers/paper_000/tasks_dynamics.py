@@ -14,10 +14,10 @@ from ...study.runs.measuring import complete, measure_network
 from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import DIVERGED
 from ...study.runs.running import evaluate, train
-from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.statistics import spearman
 from ..judging.experiment import Row
+from ..task_numbers import with_numbers
 
 KAPPA = "head.kappa"
 SHARES = (0, 5, 10, 25, 50, 75, 100)  # of the epochs, in %
@@ -32,7 +32,7 @@ FIRST, MIRRORED = "task.flatness/first", "task.flatness_against_accuracy"
 
 @task("tasks_000_dynamics", arguments=NoArguments)
 def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
-    """As a study trains and measures, and what it saw on the way as NAME/SHARE of the epochs."""
+    """Train and measure as every study does, and keep NAME/SHARE of what was seen on the way."""
     read_task(settings, NoArguments)
     check_followed(settings)
     run = NetworkRun.start(settings, device)
@@ -41,8 +41,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     result = complete(run)
     if run.history.outcome == DIVERGED:
         return result
-    more = task_result(settings, along_the_way(start, run.history), device=device)
-    return dataclasses.replace(result, measurements=result.measurements + more.measurements)
+    return with_numbers(result, settings, along_the_way(start, run.history), device)
 
 
 def check_followed(settings: RunSettings) -> None:

@@ -19,9 +19,9 @@ from ...study.runs.measuring import complete
 from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import DIVERGED
 from ...study.runs.running import train
-from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...training.stopping import FlatnessStopping, Rule
+from ..task_numbers import with_numbers
 from .tasks_dynamics import Moment, check_followed, moments
 
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -56,8 +56,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     result = complete(run)
     if run.history.outcome == DIVERGED:
         return result
-    more = task_result(settings, stops(moments(run.history), arguments), device=device)
-    return dataclasses.replace(result, measurements=result.measurements + more.measurements)
+    return with_numbers(result, settings, stops(moments(run.history), arguments), device)
 
 
 def stops(seen: Sequence[Moment], arguments: StoppingArguments) -> dict[str, float]:

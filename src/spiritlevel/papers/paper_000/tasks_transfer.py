@@ -15,9 +15,9 @@ from ...study.runs.networks import NetworkRun, head_path
 from ...study.runs.outcomes import DIVERGED
 from ...study.runs.run_data import load_data
 from ...study.runs.running import train
-from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.sections import DataSettings
+from ..task_numbers import with_numbers
 from .tasks_dynamics import SHARES, before_training, check_followed, moment_at, moments
 
 LOW, HIGH, FROZEN = STRATEGIES = ("low", "high", "frozen")
@@ -56,8 +56,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         rate: float = getattr(arguments, strategy)
         result, adapted = _adapted(pretrained, strategy_settings(settings, strategy, rate), device)
         values |= {name.format(strategy): value for name, value in adapted.items()}
-    more = task_result(settings, values, device=device)
-    return dataclasses.replace(result, measurements=result.measurements + more.measurements)
+    return with_numbers(result, settings, values, device)
 
 
 def strategy_settings(settings: RunSettings, strategy: str, lr: float) -> RunSettings:

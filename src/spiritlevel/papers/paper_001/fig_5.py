@@ -2,58 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ...content import Cell, Table
-from ..judging.contrasts import line
+from ...content import Table
 from ..judging.experiment import Experiment, Outcome, Row, titled
-from ..judging.findings import above, verdict
 from ..judging.numbers import IntervalEstimate, mean
-from ..judging.rows import at_points, column
-from ..recipes.figures import log_figure
-from .tasks_points import TEST, TRAIN, steps_at
+from ..judging.rows import at_points
+from ..recipes.recipe import Recipe
+from .tasks_points import TRAIN
 
-VARIANT, POINTS = "variant", 8
-LARGEST, TRACE = MEASURES = ("curvature.lambda_max", "curvature.ggn_trace")
+LARGEST, TRACE = "curvature.lambda_max", "curvature.ggn_trace"
 STANDARD, FIXED = ("plain", "augmented"), ("plain, norms fixed", "augmented, norms fixed")
 FITTED = 0.9  # training accuracy of the plain network at the paper's dashed line
 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Distance of the two curves before and after the plain network is fitted, seed by seed."""
-    by_name = {name: [r for r in rows if r[VARIANT] == name] for name in (*STANDARD, *FIXED)}
-    table: list[list[Cell]] = []
-    lines = []
-    for name, group in by_name.items():
-        points = range(1, POINTS + 1)
-        means = [
-            [mean(column(group, f"{n}/{p}")) for n in (TRAIN, TEST, *MEASURES)] for p in points
-        ]
-        steps = steps_at(group, POINTS)
-        table += [[name, s, len(group), *e] for s, e in zip(steps, means, strict=True)]
-        lines.append(line(name, steps, [e[2] for e in means]))
-    before, later, sooner = _apart(by_name, LARGEST)
-    plain = by_name[STANDARD[0]]
-    fitted = sum(any(a >= FITTED for a in at_points(row, TRAIN)) for row in plain)
-    findings = [
-        above("eigenvalues are further apart once the plain network is fitted", later),
-        above("before that they are further apart with fixed norms than without", sooner),
-    ]
-    return Outcome(
-        table=Table(("training", "batches", "n", TRAIN, TEST, *MEASURES), table),
-        figure=log_figure("batches", "largest eigenvalue of the Hessian", lines),
-        findings=findings,
-        agrees=verdict(findings),
-        more=[_with_trace(by_name)],
-        conclusion=(
-            "The distance between the logarithms (to base 10) of the two eigenvalues is "
-            f"{before} before the plain network reaches {FITTED:.0%}, changes by {later} "
-            f"afterwards (n = {later.n}: {fitted} of {len(plain)} plain networks reach it), and is "
-            f"larger by {sooner} before with norms held fixed (n = {sooner.n})."
-        ),
+    recipe = Recipe(experiment, rows)
+    groups = recipe.runs.outer
+    before, later, sooner = _apart(groups, LARGEST)
+    plain = groups[STANDARD[0]]
+    found = recipe.outcome(
+        before=before,
+        later=later,
+        sooner=sooner,
+        fitted=sum(any(a >= FITTED for a in at_points(row, TRAIN)) for row in plain),
+        plain=len(plain),
     )
+    return dataclasses.replace(found, more=[_with_trace(groups)])
 
 
 def _apart(

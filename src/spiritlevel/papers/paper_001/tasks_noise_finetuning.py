@@ -7,15 +7,14 @@ import dataclasses
 
 import torch
 
-from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import read_task, task
 from ...study.run_results import EpochRow, History, MeasurementRow, RunResult
 from ...study.runs.measuring import measure_network
 from ...study.runs.networks import NetworkRun
 from ...study.runs.running import train
-from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.settings.stop import StopSettings
+from ..task_numbers import network_result
 
 STANDARD, FITTED, WEAK, STRONG = STAGES = ("standard", "fitted", "weak", "strong")
 TRAIN, TEST, EPOCHS = "task.train_accuracy", "task.test_accuracy", "task.epochs"
@@ -70,17 +69,14 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         )
         train(run)
         look(stage, run, len(epochs) + 1)
-    result = task_result(
-        settings,
+    return network_result(
+        start,
         numbers,
         device=device,
         outcome=run.history.outcome,
-        epochs=tuple(dataclasses.replace(e, epoch=i) for i, e in enumerate(epochs, start=1)),
-        checkpoint=checkpoint_bytes(start.model),
-        num_train=len(start.data.x),
-        num_test=len(start.data.test_x),
+        epochs=[dataclasses.replace(e, epoch=i) for i, e in enumerate(epochs, start=1)],
+        measured=rows,
     )
-    return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
 
 
 def _until(settings: RunSettings, accuracy: float) -> RunSettings:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...errors import SpiritlevelError
-from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import read_task, task
 from ...study.run_results import EpochMeasurementRow, EpochRow, History, MeasurementRow, RunResult
 from ...study.runs.epochs import Epochs
@@ -21,9 +19,10 @@ from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...study.runs.run_data import RunData
 from ...study.runs.running import evaluate
-from ...study.runs.tasks import number_row, task_result
+from ...study.runs.tasks import number_row
 from ...study.runs.training_snapshots import current
 from ...study.settings.run import RunSettings
+from ..task_numbers import network_result
 
 STEP, TRAIN, TEST = "task.step", "task.train_accuracy", "task.test_accuracy"
 SIGNAL = "task.signal_norm"
@@ -48,19 +47,14 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     run.data = _as_texts(run.data, arguments.levels)
     steps = _steps(run, arguments.points)
     _train(run, steps)
-    data, history = run.data, run.history
-    result = task_result(
-        settings,
+    history = run.history
+    return network_result(
+        run,
         _numbers(history, steps),
         device=device,
-        outcome=history.outcome,
-        epochs=(dataclasses.replace(history.epochs[-1], epoch=settings.training.epochs),),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
+        epochs=[dataclasses.replace(history.epochs[-1], epoch=settings.training.epochs)],
+        measured=[_at_its_point(row) for row in history.measurements],
     )
-    measured = tuple(_at_its_point(row) for row in history.measurements)
-    return dataclasses.replace(result, measurements=result.measurements + measured)
 
 
 def _steps(run: NetworkRun, points: int) -> list[int]:
@@ -160,11 +154,3 @@ def as_tokens(images: Tensor, levels: int) -> Tensor:
             f"{images.dtype} of shape {tuple(images.shape)}. Set levels to 0 for token ids."
         )
     return (images.flatten(1).clamp(0, 1) * levels).round().long() + 1
-
-
-def steps_at(rows: Sequence[Any], points: int) -> list[float]:
-    """After how many steps the points lay; nan for those that no run came to."""
-    return [
-        next((row[key] for row in rows if row.get(key) is not None), math.nan)
-        for key in (f"{STEP}/{point}" for point in range(1, points + 1))
-    ]

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import read_task, task
 from ...study.run_results import MeasurementRow, RunResult
 from ...study.runs.measuring import measure_network
 from ...study.runs.networks import NetworkRun
 from ...study.runs.running import evaluate, train
-from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...symmetries.named_layers import rescale_layers
+from ..task_numbers import network_result
 
 PLAIN, ALL, PAIR = "plain", "all", "pair"
 TRAIN, TEST = "task.train_accuracy", "task.test_accuracy"
@@ -49,17 +48,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
         ]
         accuracies[f"{TRAIN}/{name}"] = evaluate(variant, data.x, data.y)[1]
         accuracies[f"{TEST}/{name}"] = evaluate(variant, data.test_x, data.test_y)[1]
-    result = task_result(
-        settings,
-        accuracies,
-        device=device,
-        outcome=run.history.outcome,
-        epochs=tuple(run.history.epochs),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
-    )
-    return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
+    return network_result(run, accuracies, device=device, measured=rows)
 
 
 def variants(model: nn.Module, factor: float) -> dict[str, nn.Module]:

@@ -90,7 +90,7 @@ def _as_the_authors(rows: Sequence[Row], settings: Sequence[str]) -> tuple[Table
 
 
 def _bounds(row: Row) -> dict[str, float]:
-    """As both say, without ln n; nan where the run has no number."""
+    """Both bounds without ln n; nan where the run lacks a number."""
     flatness, norm = row.get(PAC_BAYES), row.get(NORM)
     if flatness is None or norm is None or not flatness > 0:
         return dict.fromkeys((BOUND, AUTHORS_BOUND), math.nan)

@@ -86,7 +86,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
 
 
 def _measure_options(settings: RunSettings) -> dict[str, Any]:
-    """As the study has them; all points are measured on, and only the linear layer is trained."""
+    """The study's options; all points are measured, and only the linear layer is trained."""
     asked = settings.measure_options
     if asked.samples is not None:
         raise SpiritlevelError(

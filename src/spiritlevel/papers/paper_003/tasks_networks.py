@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import SpiritlevelError
-from ...study.checkpoints import checkpoint_bytes, load_checkpoint
+from ...study.checkpoints import load_checkpoint
 from ...study.registry import read_task, task
 from ...study.run_results import EpochRow, History, MeasurementRow, RunResult
 from ...study.runs.measuring import measure_network
@@ -18,9 +18,9 @@ from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import DIVERGED
 from ...study.runs.run_data import derived_generator
 from ...study.runs.running import train
-from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
 from ...study.storage.store import Store
+from ..task_numbers import network_result
 from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
 
 CHANGE = "task.output_change"
@@ -68,17 +68,7 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
             )
             changes[f"{CHANGE}/{kind}"] = output_change(run.model, other, run.data.x[:CHECKED])
             rows += _measured(dataclasses.replace(run, model=other), f"/{kind}")
-    result = task_result(
-        settings,
-        changes,
-        device=device,
-        outcome=run.history.outcome,
-        epochs=tuple(run.history.epochs),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(run.data.x),
-        num_test=len(run.data.test_x),
-    )
-    return dataclasses.replace(result, measurements=result.measurements + tuple(rows))
+    return network_result(run, changes, device=device, measured=rows)
 
 
 def _kinds(words: str) -> list[str]:

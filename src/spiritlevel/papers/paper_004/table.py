@@ -52,7 +52,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
 def _conclusion(
     falls: bool | None, change: IntervalEstimate, cost: IntervalEstimate | None, theirs: float
 ) -> str:
-    """As much as the networks show: those of some weights may not be trained yet."""
+    """What the networks show that are there; those of some weights may not be trained yet."""
     said = []
     if falls is not None:
         verb = "falls" if falls else "does not fall"

@@ -8,7 +8,6 @@ import math
 import torch
 
 from ...errors import SpiritlevelError
-from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import read_task, task
 from ...study.run_results import EpochRow, RunResult
 from ...study.runs.epochs import Epochs
@@ -16,8 +15,8 @@ from ...study.runs.measuring import measure_network
 from ...study.runs.networks import NetworkRun
 from ...study.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...study.runs.running import evaluate
-from ...study.runs.tasks import task_result
 from ...study.settings.run import RunSettings
+from ..task_numbers import network_result
 from .tasks_flatness_penalty import clock
 
 SECONDS, EPOCHS = "task.training_seconds", "task.epochs"
@@ -50,20 +49,14 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     train = evaluate(run.model, data.x, data.y)
     row = EpochRow(math.ceil(epochs), *train, *evaluate(run.model, data.test_x, data.test_y))
     is_finite = math.isfinite(row.train_loss)
-    result = task_result(
-        settings,
+    return network_result(
+        run,
         {SECONDS: seconds, EPOCHS: epochs},
         device=device,
         outcome=ALL_EPOCHS if is_finite else DIVERGED,
-        epochs=(row,),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
+        epochs=[row],
+        measured=measure_network(run, settings.measures) if is_finite else (),
     )
-    if not is_finite:
-        return result
-    more = measure_network(run, settings.measures)
-    return dataclasses.replace(result, measurements=result.measurements + more)
 
 
 def _train(run: NetworkRun, most: float) -> tuple[float, float]:

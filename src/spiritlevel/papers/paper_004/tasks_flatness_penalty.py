@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...study.checkpoints import checkpoint_bytes
 from ...study.registry import read_task, task
 from ...study.run_results import EpochRow, RunResult
 from ...study.runs.epochs import BatchChanges, random_states, restore_random_states
@@ -21,10 +20,10 @@ from ...study.runs.outcomes import ALL_EPOCHS
 from ...study.runs.run_data import derived_generator
 from ...study.runs.running import evaluate
 from ...study.runs.steps import rate_factor
-from ...study.runs.tasks import task_result
 from ...study.runs.training_snapshots import current
 from ...study.settings.run import RunSettings
 from ...training.penalties.flatness_penalty import FlatnessPenalty
+from ..task_numbers import network_result
 
 FLATNESS, LAST = "task.average_flatness", "task.last_flatness"
 BEST, SECONDS = "task.best_accuracy", "task.training_seconds"
@@ -46,23 +45,14 @@ def run(settings: RunSettings, device: str | torch.device = "cpu") -> RunResult:
     arguments = read_task(settings, PenaltyArguments)
     run = NetworkRun.start(settings, device)
     flatness, seconds = _train(run, arguments)
-    data, epochs = run.data, run.history.epochs
+    epochs = run.history.epochs
     values = {
         FLATNESS: statistics.fmean(flatness),
         LAST: statistics.fmean(flatness[-(len(flatness) // len(epochs)) :]),
         BEST: max(row.test_accuracy for row in epochs),
         SECONDS: seconds,
     }
-    return task_result(
-        settings,
-        values,
-        device=device,
-        outcome=run.history.outcome,
-        epochs=tuple(epochs),
-        checkpoint=checkpoint_bytes(run.model),
-        num_train=len(data.x),
-        num_test=len(data.test_x),
-    )
+    return network_result(run, values, device=device)
 
 
 def _train(run: NetworkRun, arguments: PenaltyArguments) -> tuple[list[float], float]:

@@ -16,7 +16,7 @@ Numbers = Mapping[str, Mapping[Any, Any]]  # of every group, by name
 
 
 def figure(spec: Spec, runs: GroupedRuns, numbers: Numbers) -> Figure:
-    """As the section `figure` says.
+    """The figure of the section `figure`.
 
     Marks have the columns `x` and `y`, with `x_label` and `y_label`; the axis of x is logarithmic
     where all are positive, unless it is `linear`. Lines have `lines`, numbers of every group or

@@ -38,7 +38,7 @@ class ConfoundedTrend:
 
     @classmethod
     def of(cls, spec: Spec) -> ConfoundedTrend:
-        """As the section `held_fixed` of a recipe says: names by column, and what is shown."""
+        """The trend that the section `held_fixed` of a recipe names, and what is shown of it."""
         [(varied, varied_title)], [(fixed, fixed_title)] = (
             spec[key].items() for key in ("varied", "fixed")
         )

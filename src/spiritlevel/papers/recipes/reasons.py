@@ -11,7 +11,7 @@ from .sentences import filled
 
 
 def reasons(spec: Spec, runs: GroupedRuns, fields: Mapping[str, Any]) -> list[str]:
-    """As the section `reasons` says; nothing for so few networks that a correlation says nothing.
+    """What the section `reasons` asks for; nothing for networks too few for a correlation.
 
     It has a `measure` and its `name` in sentences, and perhaps another column for the `gap`, a
     sentence that comes `first`, or `each: true`, for a text on every group.

@@ -1,20 +1,21 @@
 """An outcome from a recipe: a table, a figure, the parts of the claim and sentences, all as data.
 
-The section `analysis` of a claim's file has
-`derived`, columns that are made from others;
-`groups`, as `runs` reads them, with a `heading`, and what a group is called `in_paper`;
-`numbers` and `each`, numbers of all runs and of every group, by name, as `statistics` reads them;
-`table`, columns (their means), or heading and name where they differ;
-`figure`, as `figures` reads it;
-`parts`, and `added` ones that were judged only after the runs: `{above: NUMBER, part: TEXT}`, also
-`below`, `near`, `alike`, `unlike` or `unmoved`, with a `bound`, perhaps a threshold, or the
-`paper`'s value by its name.
-A number of every group makes a part for each, or together the part `all`; those of several numbers
-may be `alternating`;
-`verdict`, if more than the parts decides: `first enough` or `first needed`;
-`lists`, texts of every group that sentences can name, `conclusion` and `why`;
-`reasons`, what else goes with a measure and with the gap, as `reasons` reads it;
-`reproduced`, what stands beside the paper's values; and the tables `ratios` and `held_fixed`.
+The section `analysis` of a claim's file may have
+
+- `derived`: columns that are made from others;
+- `groups`, as `runs` reads them, with a `heading`, and what a group is called `in_paper`;
+- `numbers` and `each`: numbers of all runs and of every group, as `statistics` reads them;
+- `table`: columns, whose means are shown, or a number of every group by its heading;
+- `figure`, as `figures` reads it;
+- `parts` of the claim, and `added` ones that were judged only after the runs: a number that is
+  `above`, `below` or `near` a `bound`, `alike`, `unlike` or `unmoved`, with a text and perhaps the
+  `paper`'s value by its name. A number of every group makes a part for each, or together the part
+  `all`; those of several numbers may be `alternating`;
+- `verdict`, where one part decides more than others: `first enough` or `first needed`;
+- `lists`: texts on every group that sentences can name; and the sentences `conclusion` and `why`;
+- `reasons`, what goes with a measure and with the gap, as `reasons` reads it;
+- `reproduced`: what stands beside the paper's values;
+- `ratios` and `held_fixed`: tables that are shown and not judged.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ from .runs import GroupedRuns, Spec, with_derived
 from .sentences import filled
 from .statistics import Number, computed
 
+SECTIONS = (
+    *("derived", "groups", "numbers", "each", "table", "figure", "parts", "added", "verdict"),
+    *("lists", "conclusion", "why", "reasons", "reproduced", "ratios", "held_fixed"),
+)
 TESTS: dict[str, Callable[..., Finding]] = {
     "above": above,
     "alike": alike,

@@ -29,7 +29,7 @@ class GroupedRuns:
 
     @classmethod
     def of(cls, rows: Sequence[Row], spec: Spec) -> GroupedRuns:
-        """As the section `groups` says.
+        """The groups of the section `groups`.
 
         It has `by`, a column, and perhaps `names`, a list of its values or names by value, without
         which each value is a group; `all: true` keeps groups without a run. Or it has `stages`,
