@@ -74,7 +74,7 @@ OUTER_ROOMS = (
     *("tests/cli", "tests/pages", "lab/tests/commands", "lab/tests/experiments"),
     *("lab/tests/claims", "lab/tests/pages", "lab/tests/papers", "lab/tests/population"),
 )
-OUTER_TESTS_APART = 3
+OUTER_TESTS_APART = 4
 
 
 @pytest.hookimpl(tryfirst=True)  # before those of the night are taken out
@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Of a test marked sampled(n), every 2n-th case runs at once, and the others at night.
 
     Of a file that is marked as a whole, every n-th test runs at once, and of any other file of an
-    outer room every third. What a planted break needs to be noticed by day is not left to the
+    outer room every fourth. What a planted break needs to be noticed by day is not left to the
     night.
     """
     if config.option.all_samples:

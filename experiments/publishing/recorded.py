@@ -13,6 +13,7 @@ from spiritlevel_lab.papers.registry import find
 SCALES = (
     "paper",
     "h200-accuracy",
+    "h200-settings",
     "h200-full",
     "h200-imagenet",
     "h200-cifar100",

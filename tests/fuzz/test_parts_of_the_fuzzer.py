@@ -110,7 +110,7 @@ def spoiled(change):
     def call(case, names, seed):
         report, pairs = UNSPOILED(case, names, seed)
         for name, m in report.items():
-            report._measurements[name] = dataclasses.replace(m, **change(m))
+            report.measurements[name] = dataclasses.replace(m, **change(m))
         return report, pairs
 
     return call

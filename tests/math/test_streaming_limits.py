@@ -45,7 +45,9 @@ def test_the_elementwise_steps_compile_whole_and_once(monkeypatch):
 
     compiled = {f: whole(f) for f in (streaming._absorb, streaming._join, streaming._against_top)}
     monkeypatch.setattr(
-        streaming._Head, "_run", lambda self, function, *x: compiled.get(function, function)(*x)
+        streaming._StreamedHead,
+        "_run",
+        lambda self, function, *x: compiled.get(function, function)(*x),
     )
     found = stream_tokens(*args, kappa=True, budget=60_000)
     assert len(graphs) == 3

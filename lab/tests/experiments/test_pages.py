@@ -166,6 +166,7 @@ def test_how_many_runs_reached_their_stopping_criterion(made):
     page = made["experiments/003-fig-1.md"].decode()
     said = re.findall(r"reached its stopping criterion \((.*?)\) in (\d+ of \d+) runs", page)
     assert said == [
+        (r"running\_loss 0.002", "96 of 96"),
         (r"head\_gradient 1e-05", "0 of 81"),
         (r"head\_gradient 0.001", "20 of 20"),
         (r"train\_loss 0.1", "110 of 140"),
