@@ -45,7 +45,7 @@ def _parameter(parameter: Any, context: Any) -> dict[str, Any]:
 def files(command: Any) -> dict[pathlib.Path, str]:
     """The content of every file: one for the commands here, one for those of each package."""
     homes = {name: index_file(__name__) for name in OWN}
-    for point in plugins.points("spiritlevel.commands"):
+    for point in sorted(plugins.points("spiritlevel.commands"), key=lambda point: point.name):
         homes.setdefault(point.name, index_file(point.module))
     trees: dict[pathlib.Path, dict[str, Any]] = {index_file(__name__): _told(command)}
     for name, file in homes.items():
