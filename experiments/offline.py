@@ -7,13 +7,13 @@
     python experiments/offline.py run packages 003-fig-1-networks/h200-full=3:vmap \
         000-table-5/h200-narrow=8 +003-fig-1/h200-full=6 --seconds 500
 
-`pack` downloads wheels for the other machine, which has torch, numpy, scipy, pandas and pyarrow of
-its own. `run` unpacks all wheels below a folder and runs the studies, NAME/PRESET=WORKERS:EXECUTOR,
-side by side in this order, as far as their workers fit into `--places`; one with a + waits until
-all before it have ended. They continue from `--store` if they are there, and end after the time as
-Ctrl-C does. What is done is packed into `--out` every minute, so that little is lost with the
-machine. Workers share a GPU through NVIDIA's MPS, where it is installed. Other options are those of
-`spiritlevel study run`.
+`pack` builds wheels of this checkout and downloads others for that machine, which has torch, numpy,
+scipy, pandas and pyarrow of its own. `run` unpacks all wheels below a folder and runs the studies,
+NAME/PRESET=WORKERS:EXECUTOR, side by side in this order, as far as their workers fit into
+`--places`; one with a + waits until all before it have ended. They continue from `--store` if they
+are there, and end after the time as Ctrl-C does. What is done is packed into `--out` every minute,
+so that little is lost with the machine. Workers share a GPU through NVIDIA's MPS, where it is
+installed. Other options are those of `spiritlevel study run`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ CORE = ("typer", "click", "rich", "markdown-it-py", "mdurl", "pygments", "shelli
 CORE += ("pooch", "platformdirs", "pydantic", "pydantic-core", "annotated-types")
 CORE += ("annotated-doc", "typing-inspection", "typing-extensions")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 WEIGHTS = (".pt", ".safetensors")
 MPS = "nvidia-cuda-mps-control"
 GRACE = 30  # seconds for a study to give its runs back
@@ -120,6 +121,10 @@ def pack(arguments: argparse.Namespace) -> None:
     for platform in PLATFORMS:
         command += ["--platform", platform]
     subprocess.run([*command, *arguments.packages], check=True)
+    # Both houses as wheels: the commands of the laboratory are found by its entry points alone.
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet"]
+    build += ["--wheel-dir", str(arguments.folder), str(ROOT), str(ROOT / "lab")]
+    subprocess.run(build, check=True)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -175,14 +180,12 @@ def start_mps() -> None:
 
 @contextlib.contextmanager
 def environment(packages: pathlib.Path) -> Iterator[dict[str, str]]:
-    """The variables of a process that finds this checkout and the packed wheels."""
+    """The variables of a process that finds the packed wheels."""
     with tempfile.TemporaryDirectory() as unpacked:
         for wheel in packages.rglob("*.whl"):
             with zipfile.ZipFile(wheel) as content:
                 content.extractall(unpacked)
-        source = pathlib.Path(__file__).resolve().parents[1] / "src"
-        paths = os.pathsep.join([str(source), unpacked])
-        yield os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        yield os.environ | {"PYTHONPATH": unpacked, "OMP_NUM_THREADS": "1"}
 
 
 def stop(at_work: dict[Job, subprocess.Popen[bytes]]) -> None:
