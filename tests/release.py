@@ -1,61 +1,71 @@
-"""Is this ready to be released, and does it lead back to where it is released from?
+"""Is this ready to be released, and does it lead nowhere but to where it is released from?
 
     python tests/release.py v0.1.0 https://github.com/OWNER/NAME     what keeps it from release
-    python tests/release.py move https://github.com/OWNER/NAME       the repository has moved there
+    python tests/release.py move https://github.com/OWNER/NAME       the repository lives there
 
-The address of the repository is decided in one place: `Source` in pyproject.toml. Links must be
-written out wherever they are read, in the README, pages and notebooks; `move` changes all of them,
-and a test holds that they agree. The release workflow passes the repository it runs in, so that
-nothing is published whose links lead elsewhere.
+A public address is named only if it is ours: whoever holds one that is not could have his own code
+installed by our first command. As long as the project has none, no file names one, and links
+lead from file to file. `move` gives it one, or another: it becomes `Source` in pyproject.toml, and
+links that are read elsewhere are written out. The release workflow passes the repository it runs
+in, so that nothing is published whose links lead to another one.
 """
 
 from __future__ import annotations
 
 import pathlib
+import posixpath
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
 GITHUB = "https://github.com/"
 KINDS = {".cff", ".ipynb", ".md", ".py", ".toml", ".yml"}  # of files that hold links
-FOLDERS = ("docs", "examples", "lab", "src", "tests")
+FOLDERS = ("docs", "examples", "experiments", "lab", "src", "tests")
 HOSTS = ("github.com", "raw.githubusercontent.com", "colab.research.google.com/github")
+FIRST_PAGES = ("README.md", "lab/README.md")  # a package index shows them, without the repository
+PICTURES = (".png", ".svg")
+# Installation from an address instead of an index or a path.
+INSTALLED = re.compile(r"\bgit\+\w+:|\bpip3? install\b[^\n`]*\w://")
 
 
-def address(root: pathlib.Path = ROOT) -> str:
-    """Where the project lives."""
+def address(root: pathlib.Path = ROOT) -> str | None:
+    """Where the project lives, if it has an address of its own."""
     project = (root / "pyproject.toml").read_text(encoding="utf-8")
-    [found] = re.findall(r'^Source = "(.+)"', project, flags=re.M)
-    return found
+    found = re.findall(r'^Source = "(.+)"', project, flags=re.M)
+    return found[0] if found else None
 
 
 def links(root: pathlib.Path = ROOT) -> re.Pattern[str]:
     """Whatever belongs to a repository of our name: itself, its files, Colab, and its pages."""
-    name = re.escape(address(root).rsplit("/", 1)[1])
+    project = (root / "pyproject.toml").read_text(encoding="utf-8")
+    [called] = re.findall(r'^name = "(.+)"', project, flags=re.M)
+    name = re.escape((address(root) or called).rsplit("/", 1)[-1])
     hosts = "|".join(map(re.escape, HOSTS))
     own = rf"(?P<host>https://(?:{hosts})/)(?P<path>[\w.-]+/{name})(?![\w-])"
     return re.compile(rf"{own}|https://(?P<owner>[\w-]+)\.github\.io/(?P<name>{name})(?![\w-])")
 
 
 def files(root: pathlib.Path = ROOT) -> list[pathlib.Path]:
-    """Files that may hold a link to the repository; this one writes of others'."""
+    """Files that may hold a link to the repository; this one and its test write of others'."""
     below = (path for folder in FOLDERS for path in (root / folder).rglob("*"))
     kept = [path for path in (*root.iterdir(), *below) if path.suffix in KINDS and path.is_file()]
-    return sorted(path for path in kept if path.name != pathlib.Path(__file__).name)
+    return sorted(path for path in kept if path.name not in ("release.py", "test_release.py"))
 
 
 def elsewhere(root: pathlib.Path = ROOT) -> list[str]:
-    """`file: address` for every link to a repository of our name that is not `Source`."""
-    here, pattern, found = address(root).removeprefix(GITHUB), links(root), []
+    """`file: text` for every link or installation that leads to an address that is not ours."""
+    here, pattern, found = (address(root) or "").removeprefix(GITHUB), links(root), []
     for path in files(root):
-        for link in pattern.finditer(path.read_text(encoding="utf-8")):
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(root).as_posix()
+        for link in pattern.finditer(text):
             if (link["path"] or f"{link['owner']}/{link['name']}") != here:
-                found.append(f"{path.relative_to(root).as_posix()}: {link[0]}")
+                found.append(f"{name}: {link[0]}")
+        found += [f"{name}: {line[0]}" for line in INSTALLED.finditer(text)]
     return found
 
 
 def move(to: str, root: pathlib.Path = ROOT) -> list[str]:
-    """Write another address everywhere; return the files that were changed."""
+    """Write an address, or another one, everywhere; return the files that were changed."""
     if not re.fullmatch(rf"{GITHUB}[\w.-]+/[\w.-]+", to):
         raise SystemExit(f"'{to}' is no repository: give it as {GITHUB}OWNER/NAME")
     owner, name = to.removeprefix(GITHUB).split("/")
@@ -64,13 +74,28 @@ def move(to: str, root: pathlib.Path = ROOT) -> list[str]:
         pages = f"https://{owner}.github.io/{name}"
         return f"{link['host']}{owner}/{name}" if link["host"] else pages
 
-    pattern, changed = links(root), []
+    pattern, first, changed = links(root), address(root) is None, []
     for path in files(root):
-        before = path.read_text(encoding="utf-8")
-        if (after := pattern.sub(written, before)) != before:
+        before, place = path.read_text(encoding="utf-8"), path.relative_to(root).as_posix()
+        after = pattern.sub(written, before)
+        if first and path.name == "pyproject.toml":
+            after = f'{after.rstrip()}\n\n[project.urls]\nHomepage = "{to}"\nSource = "{to}"\n'
+        if first and place in FIRST_PAGES:
+            after = written_out(after, pathlib.PurePosixPath(place).parent, to)
+        if after != before:
             path.write_text(after, encoding="utf-8", newline="\n")
-            changed.append(path.relative_to(root).as_posix())
+            changed.append(place)
     return changed
+
+
+def written_out(page: str, folder: pathlib.PurePosixPath, to: str) -> str:
+    """The page with links to files made into addresses."""
+
+    def whole(link: re.Match[str]) -> str:
+        kind = "raw" if link[1].endswith(PICTURES) else "blob"
+        return f"]({to}/{kind}/main/{posixpath.normpath(folder / link[1])})"
+
+    return re.sub(r"\]\((?!https://|#)([^)]+)\)", whole, page)
 
 
 def problems(tag: str, published_from: str, root: pathlib.Path = ROOT) -> list[str]:
@@ -92,8 +117,9 @@ def problems(tag: str, published_from: str, root: pathlib.Path = ROOT) -> list[s
         found.append(f"CHANGELOG.md has no entry '## [{version}] - YYYY-MM-DD'")
     if address(root) != published_from:
         found.append(
-            f"the package says it lives at {address(root)}, but is published from "
-            f"{published_from}: run 'python tests/release.py move {published_from}' and commit"
+            f"the package says it lives at {address(root) or 'no address'}, but is published from "
+            f"{published_from}: if that is yours, run 'python tests/release.py move "
+            f"{published_from}' and commit"
         )
     return found + [f"leads elsewhere: {link}" for link in elsewhere(root)]
 

@@ -13,7 +13,8 @@ OLD, NEW = "https://github.com/old/level", "https://github.com/new/water-level"
 @pytest.fixture
 def project(tmp_path):
     written = {
-        "pyproject.toml": f'version = "1.2.0"\nSource = "{OLD}"\nlab = ["level-lab==1.2.0"]\n',
+        "pyproject.toml": 'name = "level"\nversion = "1.2.0"\nlab = ["level-lab==1.2.0"]\n'
+        f'Source = "{OLD}"\n',
         "lab/pyproject.toml": 'version = "1.2.0"\ndependencies = ["spiritlevel[cli]==1.2.0"]\n',
         "CHANGELOG.md": "## [1.2.0] - 2026-11-17\n",
         "docs/a.md": f"{OLD}/issues https://old.github.io/level/ https://github.com/old/level-tools",
@@ -25,10 +26,45 @@ def project(tmp_path):
     return tmp_path
 
 
-def test_every_link_of_this_project_names_one_address():
+def test_this_project_leads_to_no_address_that_is_not_its_own():
     assert release.elsewhere() == []
     names = {path.name for path in release.files()}
     assert {"README.md", "CITATION.cff", "links.py", "a-population.ipynb"} <= names
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "source=git+https://example.org/level",
+        "pip install git+ssh://git@example.org/level",
+        "pip install 'level @ https://example.org/level.zip'",
+    ],
+)
+def test_an_installation_from_an_address_is_refused(project, line):
+    (project / "README.md").write_text(f"Install it:\n\n    {line}\n", "utf-8")
+    [why] = release.problems("v1.2.0", OLD, project)
+    assert why.startswith("leads elsewhere: README.md: ")
+
+
+def test_a_project_without_an_address_gets_one(project):
+    metadata = 'name = "level"\nversion = "1.2.0"\n'
+    (project / "pyproject.toml").write_text(metadata, "utf-8")
+    (project / "docs" / "a.md").write_text("[b](b.ipynb)", "utf-8")
+    page = "[a](docs/a.md#x) ![p](docs/p.png) [top](#top) [other](https://example.org)"
+    (project / "README.md").write_text(page, "utf-8")
+    (project / "lab" / "README.md").write_text("[level](../README.md)", "utf-8")
+    notebook, why = release.problems("v1.2.0", NEW, project)[::-1]
+    assert "no address" in why
+    assert "docs/b.ipynb" in notebook
+    release.move("https://github.com/new/level", project)
+    assert release.problems("v1.2.0", "https://github.com/new/level", project) == []
+    here = "https://github.com/new/level"
+    shown = f"[a]({here}/blob/main/docs/a.md#x) ![p]({here}/raw/main/docs/p.png) [top](#top)"
+    assert (project / "README.md").read_text("utf-8") == f"{shown} [other](https://example.org)"
+    lab = (project / "lab" / "README.md").read_text("utf-8")
+    assert lab == f"[level]({here}/blob/main/README.md)"
+    assert (project / "docs" / "a.md").read_text("utf-8") == "[b](b.ipynb)"
+    assert f'Source = "{here}"' in (project / "lab" / "pyproject.toml").read_text("utf-8")
 
 
 def test_a_project_that_is_ready(project):
