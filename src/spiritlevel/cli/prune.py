@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..ground.errors import SpiritlevelError
 from . import options
 from .common import examples
-
-if TYPE_CHECKING:
-    from ..verbs.pruning import Pruning
 
 MIN_PROBES = 4  # as of `verbs.pruning`, which takes torch to import
 
@@ -68,27 +64,20 @@ def prune(
         )
     from ..pages import figures
     from ..verbs.pruning import pruning
-    from .changes import ChangesCommand
+    from . import changes
 
-    ChangesCommand(network, on, of, at, save_to, json, "units", "left out").run(
+    changes.run(
         pruning,
         figures.pruning,
-        _tell_curves,
+        "units",
+        network,
+        on,
+        of,
+        at,
+        save_to=save_to,
+        json=json,
         share=share,
         by=by,
         fisher=by == "fisher",
         num_probes=num_probes,
     )
-
-
-def _tell_curves(talk: Console, found: Pruning) -> None:
-    """What the loss does as more and more is deleted, by rule."""
-    from ..verbs.pruning.measuring import SHARES
-    from .tables import print_by_name
-
-    rows = {
-        f"by {rule}": ["" if d.measured_rise is None else f"{d.measured_rise:.2g}" for d in curve]
-        for rule, curve in found.curves.items()
-    }
-    titles = [f"{share:.0%}" for share in SHARES]
-    print_by_name(talk, "measured rise of the loss, deleted", titles, rows)

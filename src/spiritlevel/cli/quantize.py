@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..ground.errors import SpiritlevelError, brief
-from . import console, inputs, options
+from . import inputs, options
 from .common import examples
-
-if TYPE_CHECKING:
-    from ..verbs.quantization import Quantization
 
 
 @examples("""\b
@@ -75,12 +71,18 @@ def quantize(
         )
     from ..pages import figures
     from ..verbs.quantization import quantization
-    from .changes import ChangesCommand
+    from . import changes
 
-    ChangesCommand(network, on, of, at, save_to, json, "rounding", "not rounded").run(
+    changes.run(
         quantization,
         figures.quantization,
-        _tell_uniforms,
+        "rounding",
+        network,
+        on,
+        of,
+        at,
+        save_to=save_to,
+        json=json,
         bits=_parse_bits(bits),
         scheme=scheme,
         group_size=group_size,
@@ -99,10 +101,3 @@ def _parse_bits(text: str) -> list[int]:
             "The --bits must be whole numbers with commas between them, such as 2,4,8. "
             f"Got {brief(text)}."
         ) from None
-
-
-def _tell_uniforms(talk: Console, found: Quantization) -> None:
-    """What is asked first: the same width everywhere."""
-    console.note(talk, "The sampling error of every number is in --json.")
-    for plan in found.uniforms:
-        console.note(talk, f"uniform: {plan.text()}")

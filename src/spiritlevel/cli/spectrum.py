@@ -69,16 +69,13 @@ def spectrum(
     loaded.describe(pairs.settings, on.loss)
     console.details("setting", pairs.settings)
     tables.print_parts(talk, pairs.describe())
-    if not all(pairs.converged):
-        console.tell(
-            talk,
-            "A true eigenvalue lies within each residual; raise --max-passes to lower them.",
-        )
     density = None
     if plot is not None or html is not None:
         with console.progress("density") as show:
             arguments["progress"] = pace.by_pass(show, "density")
             density = loaded.attempt(spectra.density, num_vectors=vectors, steps=steps, **arguments)
+        talk.print()
+        tables.print_parts(talk, density.describe())
     if plot is not None and density is not None:
         from ..pages import figures
 

@@ -113,6 +113,13 @@ class Table:
         """The columns, each with its help text."""
         return [Column(each) if isinstance(each, str) else each for each in self.columns]
 
+    def filled(self) -> Table:
+        """The same without the columns that hold nothing, unless there are no rows."""
+        columns = range(len(self.columns))
+        kept = [i for i in columns if not self.rows or any(row[i] is not None for row in self.rows)]
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return dataclasses.replace(self, columns=[self.columns[i] for i in kept], rows=rows)
+
     @property
     def names_rows(self) -> bool:
         """Whether the first column says what a row is about, and is no number itself."""

@@ -23,8 +23,8 @@ from ..measures.setup import OnLayers, Setup
 from ..measures.verb import measuring, verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.surroundings import call_settings
-from ..records.content import Column, Notes, Part, Table
-from ..records.measurements import VALUE, Cost
+from ..records.content import Column, Notes, Part, Table, Text
+from ..records.measurements import RESIDUAL, VALUE, Cost
 from ..records.notebooks import Shown
 from ..records.reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_settings
 
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Matrix = Literal["hessian", "ggn"]
-RESIDUAL = ".1e"  # the digits of a residual
+UNCONVERGED = (
+    "Of a value that has not converged it is known that an eigenvalue lies within the residual. "
+    "Raise max_passes to lower it."
+)
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
@@ -63,15 +66,13 @@ class Eigenvalues(Shown, Plain):
         columns = [
             Column("eigenvalue", form=VALUE),
             Column("residual", form=RESIDUAL),
-            Column("", kind="mark"),
+            Column("converged", kind="mark"),
         ]
         pairs = sorted(zip(self.values, self.residuals, self.converged, strict=True), reverse=True)
-        rows = [
-            [value, residual, "" if converged else "not converged"]
-            for value, residual, converged in pairs
-        ]
         count = int(self.settings["num_samples"])
-        return [Table(columns, rows), Notes(self.cost.passes(count), count)]
+        table = Table(columns, pairs, id="eigenvalue-table", title="Largest first")
+        parts: list[Part] = [table, Notes(self.cost.passes(count), count)]
+        return parts if all(self.converged) else [*parts, Text([UNCONVERGED])]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
@@ -90,7 +91,7 @@ class Eigenvalues(Shown, Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spectrum(Saved):
+class Spectrum(Shown, Saved):
     """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
 
     CALLED: ClassVar = "the spectrum"
@@ -107,6 +108,11 @@ class Spectrum(Saved):
                 "A Spectrum must have eigenvalues, a density or both. Got neither. Pass what "
                 "spiritlevel.eigenvalues or spiritlevel.density returned."
             )
+
+    def describe(self) -> list[Part]:
+        """The eigenvalues, then the means over all of them."""
+        found = (self.eigenvalues, self.density)
+        return [part for record in found if record is not None for part in record.describe()]
 
 
 @verb(

@@ -141,7 +141,7 @@ def _confounders(audit: Audit) -> list[Part]:
     columns = [Column("what"), MEASURE, *numbers.SHORT_COLUMNS]
     return [
         intro,
-        Table(*numbers.filled(columns, rows), id="confounder-table", title="Confounders"),
+        Table(columns, rows, id="confounder-table", title="Confounders").filled(),
     ]
 
 

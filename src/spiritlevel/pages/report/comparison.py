@@ -63,12 +63,9 @@ def _ranking(comparison: Comparison) -> Table:
     columns = [Column(name) for name in [*heading, "checkpoint"]]
     cells: list[list[Cell]] = [[*row, checkpoints[row[0]]] for row in rows]
     caption = "# is the rank, 1 the flattest; brackets hold the ranks that the errors leave open."
-    return Table(
-        *numbers.filled(columns, cells),
-        id="ranking-table",
-        title="From flat to sharp",
-        caption=caption if comparison.ranked else "",
-    )
+    caption = caption if comparison.ranked else ""
+    title = "From flat to sharp"
+    return Table(columns, cells, id="ranking-table", title=title, caption=caption).filled()
 
 
 def _pairs(comparison: Comparison) -> list[Part]:
@@ -95,8 +92,8 @@ def _pairs(comparison: Comparison) -> list[Part]:
         Column("also differ in", "Beyond their errors. No cause is claimed."),
     ]
     how = "at equal confidence" if comparison.matched is not None else "as the networks are"
-    filled = numbers.filled(columns, rows)
-    return [Table(*filled, id="pair-table", title=f"Every two networks, {how}")]
+    title = f"Every two networks, {how}"
+    return [Table(columns, rows, id="pair-table", title=title).filled()]
 
 
 def _ranks(comparison: Comparison) -> Table:
@@ -262,5 +259,5 @@ def _numbers(comparison: Comparison) -> Table:
         for name in comparison.reports
     ]
     columns = [MEASURE, Column("network"), *numbers.SHORT_COLUMNS]
-    filled = numbers.filled(columns, rows)
-    return Table(*filled, id="all-numbers", title="Every measure of every network")
+    title = "Every measure of every network"
+    return Table(columns, rows, id="all-numbers", title=title).filled()

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from ...records.content import Cell, Chart, Column, Figure, IntervalEstimate, Part, Table
 from ..fitted_line import fitted_line
 from .markup import number
-from .numbers import filled
 
 LINE = 44  # characters of a title along an upright axis
 
@@ -45,8 +44,7 @@ def chart_of(figure: Figure) -> Chart:
         for i, x in enumerate(line.x)
     ]
     titles = ("line", figure.x_label, figure.y_label, "from", "to")
-    columns, points = filled([*map(Column, titles)], rows)
-    table = Table(columns, points, id=f"{figure.id}-values", title="The points")
+    table = Table(titles, rows, id=f"{figure.id}-values", title="The points").filled()
     notes = [figure.caption] if figure.caption else []
     if any(line.low is not None for line in figure.series):
         notes.append("Whiskers are 95 % intervals over runs.")

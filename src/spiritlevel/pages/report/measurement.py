@@ -79,8 +79,9 @@ def layers(identifier: str, tables: Mapping[str, Mapping[str, Measurement]]) -> 
         for name, rows in shown.items()
     ]
     rows = [[layer, name, *numbers.cells(m)] for name, r in shown.items() for layer, m in r.items()]
-    filled = numbers.filled([Column("layer"), MEASURE, *numbers.SHORT_COLUMNS], rows)
-    table = Table(*filled, id=f"{identifier}-table", title="Every measure of every layer")
+    columns = [Column("layer"), MEASURE, *numbers.SHORT_COLUMNS]
+    title = "Every measure of every layer"
+    table = Table(columns, rows, id=f"{identifier}-table", title=title).filled()
     chart = Chart(
         f"{identifier}-profile",
         "Layer by layer",
@@ -111,7 +112,7 @@ def _lead(report: Report) -> str:
 def whole(report: Report, columns: Sequence[Column] = numbers.COLUMNS) -> Table:
     """The table of the whole network, one row per measure."""
     rows = [[name, *numbers.cells(m)] for name, m in report.items()]
-    return Table(*numbers.filled([MEASURE, *columns], rows), id="measures", title="Whole network")
+    return Table([MEASURE, *columns], rows, id="measures", title="Whole network").filled()
 
 
 def _reading() -> Text:
@@ -151,9 +152,5 @@ def _costs(report: Report, count: int) -> Part:
         "In passes over the data, counted as if each measure were computed alone; work that "
         "several share was done once. The total is in the box at the top."
     )
-    return Table(
-        *numbers.filled(columns, rows),
-        id="costs",
-        title="Counted cost and settings",
-        caption=caption,
-    )
+    title = "Counted cost and settings"
+    return Table(columns, rows, id="costs", title=title, caption=caption).filled()

@@ -38,7 +38,6 @@ DATA = Column(
 )
 COUNT = Column("n", "Samples it was measured on.")
 NOTE = Column("note")
-Filled = tuple[list[Column], list[list[Cell]]]
 COLUMNS = (VALUE, STATUS, LOW, HIGH, DATA, COUNT, NOTE)
 SHORT_COLUMNS = tuple(
     dataclasses.replace(column, form=records.SHORT) if column.form == records.VALUE else column
@@ -96,12 +95,6 @@ def cells(m: Measurement) -> list[Cell]:
     """The row that goes below `COLUMNS` and `SHORT_COLUMNS`."""
     low, high = (None, None) if m.exact else interval(m) or (None, None)
     return [m.value, status_text(m), low, high, m.data_stderr, _count(m), m.text or None]
-
-
-def filled(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Filled:
-    """Columns and rows without the columns that hold nothing."""
-    places = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
-    return [columns[i] for i in places], [[row[i] for i in places] for row in rows]
 
 
 def with_interval(m: Measurement) -> str:
