@@ -18,7 +18,7 @@ from ..engine.weight_space.lanczos import Eigenpairs, Which
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
-from ..ground.need import is_number, is_whole, need, one_of, or_none, whole
+from ..ground.need import is_number, is_whole, need, need_one_of, or_none, whole
 from ..measures.setup import OnLayers, Setup
 from ..measures.verb import measuring, verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
@@ -162,7 +162,7 @@ def eigenvalues(
             f"eigenvalue takes products. Got num={num!r} and max_passes={max_passes!r}. "
             "Ask for fewer eigenvalues or more passes."
         )
-    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
+    need_one_of("matrix", matrix, get_args(Matrix))
     with setup.opened(model, data) as workspace:
         space = ParameterSpace(workspace.surface)
         check_room(space, num, workspace.vector_memory)
@@ -201,7 +201,7 @@ def density(
     """
     fits, wanted = whole(least=1, most=MOST_VECTORS), f"from 1 to {MOST_VECTORS:,}"
     need("num_vectors", num_vectors, fits, wanted, "The default is 8.", of="density")
-    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
+    need_one_of("matrix", matrix, get_args(Matrix))
     with setup.opened(model, data) as workspace:
         return density_of(
             workspace.products,

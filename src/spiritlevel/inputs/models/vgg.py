@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...ground.errors import SpiritlevelError, brief
+from ...ground.need import need, one_of
 from .parts import add_head, check_head, check_sizes
 
 # Convolutions of each stage, and their channels in units of the first stage's.
@@ -34,11 +34,8 @@ def vgg16(
     """
     check_sizes("vgg16", channels=channels, classes=classes, width=width)
     check_head("vgg16", head)
-    if not isinstance(batch_norm, bool):
-        raise SpiritlevelError(
-            f"The 'batch_norm' argument of vgg16 must be True or False. Got {brief(batch_norm)}. "
-            "Leave it out for BatchNorm."
-        )
+    flags, then = one_of((True, False)), "Leave it out for BatchNorm."
+    need("batch_norm", batch_norm, flags, "True or False", then, of="vgg16")
     network = nn.Sequential()
     for stage, (depth, factor) in enumerate(_STAGES, start=1):
         for i in range(1, depth + 1):

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...engine.weight_space.perturbed import Weights
-from ...ground.errors import SpiritlevelError
+from ...engine.weight_space.perturbed import Weights, refuse_unless_counted
 from ...model.arithmetic import full_precision
 from ...model.losses import CrossEntropy
 from ...model.surface import Surface
@@ -45,11 +44,7 @@ def heights(surface: Surface, points: Sequence[Weights], *, chunk: int) -> list[
                     sums[2, i] += missed.where(whole, weights).sum()
     surface.processes.sum_(sums)
     total, weight, missed = sums.tolist()
-    if not all(weight):
-        raise SpiritlevelError(
-            "The data must hold at least one target that counts. All samples are ignored, "
-            "masked or have class weight 0. Check ignore_index, the mask and the labels."
-        )
+    refuse_unless_counted(all(weight))
     counts = isinstance(loss, CrossEntropy)
     return [
         Height(a / w, m / w if counts else None)

@@ -16,7 +16,7 @@ from ...engine.weight_space.perturbed import Weights
 from ...engine.weight_space.probes import VECTOR_BYTES
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError, brief
-from ...ground.need import need
+from ...ground.need import need, or_none
 from ...measures.setup import Setup
 from ...model.distributed import unwrapped
 from ...records.measurements import Progress, Report
@@ -55,12 +55,13 @@ def coordinates(*, points: int, reach: float, between: bool) -> list[float]:
 def check_grid(*, dimensions: int, points: int | None, reach: float | None, between: bool) -> None:
     """Raise SpiritlevelError for settings that give no grid."""
     need("dimensions", dimensions, lambda size: size in POINTS, "1 (a line) or 2 (a plane)")
-    if points is not None and not 2 <= points <= MAX_POINTS:
-        raise SpiritlevelError(
-            "The 'points' argument must be at least 2, so that an axis has two ends, and at most "
-            f"{MAX_POINTS:,}. Got {points!r:.30}. Leave it out for {POINTS[1]} on a line and "
-            f"{POINTS[2]} by {POINTS[2]} on a plane."
-        )
+    need(
+        "points",
+        points,
+        or_none(lambda count: 2 <= count <= MAX_POINTS),
+        f"at least 2, so that an axis has two ends, and at most {MAX_POINTS:,}",
+        f"Leave it out for {POINTS[1]} on a line and {POINTS[2]} by {POINTS[2]} on a plane.",
+    )
     if reach is None:
         return
     if not math.isfinite(reach) or reach < 0 or (reach == 0 and not between):

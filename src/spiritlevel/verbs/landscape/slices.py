@@ -14,7 +14,7 @@ from torch import nn
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError, brief
 from ...ground.files.names import is_path
-from ...ground.need import is_number, is_whole, need, one_of, or_none, whole
+from ...ground.need import is_number, is_whole, need, need_one_of, or_none, whole
 from ...measures.asked import MEASURES
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import verb
@@ -163,10 +163,9 @@ def _check(
     dimensions: int | None,
     layers: str | Sequence[str] | None,
 ) -> tuple[Directions, int]:
-    kinds = get_args(Directions)
     if directions is None:
         directions = "path" if others else "random"
-    need("directions", directions, one_of(kinds), f"one of {', '.join(kinds)}")
+    need_one_of("directions", directions, get_args(Directions))
     if (directions == "path") != bool(others):
         came = f"directions={directions!r} and {len(others)} other networks"
         raise SpiritlevelError(

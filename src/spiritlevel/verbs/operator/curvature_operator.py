@@ -13,8 +13,8 @@ from ...engine.weight_space.chunk_products import Operator
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.products import Request
 from ...engine.workspace import Workspace
-from ...ground.errors import SpiritlevelError, brief, require, suggestion
-from ...ground.need import is_number, need, number, one_of, whole
+from ...ground.errors import SpiritlevelError, brief, require
+from ...ground.need import is_number, need, need_one_of, number, whole
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import measuring, verb
 from ...model.arguments import ArgumentCheck, is_text
@@ -37,9 +37,7 @@ Multiply = Callable[[Tensor], Tensor]  # a block of columns by the matrix
 
 def check_kind(kind: str) -> None:
     """Refuse a matrix that is not known."""
-    known = get_args(Kind)
-    hint = suggestion(kind, known).lstrip()
-    need("kind", kind, one_of(known), f"one of {', '.join(known)}", hint)
+    need_one_of("kind", kind, get_args(Kind))
 
 
 def matrix_of(kind: Kind, surface: Surface) -> Operator:

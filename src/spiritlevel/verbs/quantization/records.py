@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor, nn
 
-from ...ground.errors import SpiritlevelError, suggestion
-from ...ground.need import need, one_of
+from ...ground.errors import SpiritlevelError
+from ...ground.need import need_one_of
 from ...records.content import Cell, Column, Part, Table
 from ...records.measurements import SAMPLING_ERROR, Cost
 from ...records.reading import UNSAVED, Misread, Plain, read_as, read_settings
@@ -153,9 +153,7 @@ class Quantization(AbstractChanges[Plan]):
 
     def _check_rule(self, by: str) -> None:
         """Refuse a rule that is not known or has no numbers."""
-        rules = get_args(Rule)
-        wanted, then = f"one of {', '.join(rules)}", suggestion(by, rules)[1:]
-        need("by", by, one_of(rules), wanted, then, of="plan")
+        need_one_of("by", by, get_args(Rule), of="plan")
         if by == "joint" and self.gram is None:
             raise SpiritlevelError(
                 "The 'by' argument of plan can be 'joint' only where the terms between weights are "
