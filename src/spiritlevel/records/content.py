@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from .reading import UNSAVED
 
 FORMAT = "spiritlevel-page-1"
+ENOUGH = 4  # marks for a line through them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,6 +243,24 @@ class Page:
         """Everything in plain types, ready for JSON."""
         fields: dict[str, Any] = finite(self)
         return {"format": FORMAT} | fields
+
+
+def fitted_line(
+    x: Sequence[float], y: Sequence[float], *, log_x: bool = False
+) -> tuple[list[float], list[float]] | None:
+    """The ends of the line of least squares, as x and y; None for too few marks to see a trend.
+
+    On a logarithmic axis it is a line through the logarithms, which is drawn straight there.
+
+    >>> fitted_line([1, 2, 3, 4], [2, 4, 6, 8])
+    ([1, 4], [2.0, 8.0])
+    """
+    if len(x) < ENOUGH or min(x) == max(x):
+        return None
+    across = [math.log(value) for value in x] if log_x else list(x)
+    slope, intercept = statistics.linear_regression(across, y)
+    ends = min(x), max(x)
+    return list(ends), [intercept + slope * (math.log(e) if log_x else e) for e in ends]
 
 
 def finite(value: Any) -> Any:

@@ -17,7 +17,7 @@ from spiritlevel.pages.figures import save
 from spiritlevel.pages.figures.landscapes import contour_levels
 from spiritlevel.pages.figures.landscapes import landscape as draw
 from spiritlevel.results import Cost
-from spiritlevel.verbs.landscape import Axis, Landscape, Mark, evaluation, grid, landscape
+from spiritlevel.verbs.landscape import Axis, Landscape, Mark, grid, landscape
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
@@ -199,7 +199,7 @@ def test_ctrl_c_keeps_the_points_and_says_how_to_go_on(tmp_path, two, monkeypatc
     def interrupted(*positional, **options):
         if next(calls) == 2:
             raise KeyboardInterrupt
-        return evaluation.heights(*positional, **options)
+        return grid.heights(*positional, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(grid, "heights", interrupted)

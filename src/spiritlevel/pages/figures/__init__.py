@@ -7,8 +7,7 @@ Colours are those of Okabe and Ito, which colour-blind readers tell apart; shape
 from .changes import pruning, quantization
 from .labels import label_ends, label_points, spread
 from .landscapes import landscape
-from .learning_rates import learning_rate
-from .reports import against, audit_matrix, density, layers, moves
+from .reports import against, audit_matrix, density, layers, learning_rate, moves
 from .style import (
     COLOURS,
     COLUMN,

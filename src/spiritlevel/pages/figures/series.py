@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ...math.kde import GaussianMixture, scott
-from ...records.content import Figure, Panels, Series
-from ..fitted_line import fitted_line
+from ...records.content import Figure, Panels, Series, fitted_line
 from .style import FONT, log_scale, new_figure, save, style
 
 WHOLE, PANEL = (6.0, 3.6), (3.1, 2.5)  # inches, of a figure alone in its row and beside others

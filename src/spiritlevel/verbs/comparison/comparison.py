@@ -16,7 +16,6 @@ from ...records.notebooks import Shown, as_text
 from ...records.reading import Misread, Saved, to_plain
 from .. import measuring as api
 from . import sentences
-from .answer import Ranking, scale_free
 from .ranking import (
     AlsoDiffering,
     Disagreement,
@@ -24,12 +23,14 @@ from .ranking import (
     Pair,
     PairFindings,
     Place,
+    Ranking,
     counterparts,
     directions,
     flatness_sign,
     flatter_by,
     larger,
     places,
+    scale_free,
 )
 from .sentences import apart
 

@@ -12,19 +12,52 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...engine.weight_space.perturbed import Weights
+from ...engine.weight_space.perturbed import Weights, refuse_unless_counted
 from ...engine.weight_space.probes import VECTOR_BYTES
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError, brief
 from ...ground.need import need, or_none
 from ...measures.setup import Setup
+from ...model.arithmetic import full_precision
 from ...model.distributed import unwrapped
+from ...model.losses import CrossEntropy
+from ...model.surface import Surface
 from ...records.measurements import Progress, Report
 from ..measuring import measured
-from . import fingerprints
-from .cache import Cache, Point
+from .cache import Cache, Height, Point, of_data
 from .directions import GridPoints
-from .evaluation import Height, heights
+
+
+def heights(surface: Surface, points: Sequence[Weights], *, chunk: int) -> list[Height]:
+    """The height at each point, from one pass over the data.
+
+    Unlike in `PerturbedLoss.losses`, an overflow is not replaced: a picture has a gap there.
+    A sample whose outputs are not finite misses its target.
+    """
+    sums = torch.zeros(3, len(points), dtype=torch.float64, device=surface.device)
+    loss = surface.loss
+    with torch.no_grad(), full_precision(), surface.processes.together():
+        for where, batch in surface.chunks(chunk):
+            for i, point in enumerate(points):
+                outputs, targets = surface.outputs(
+                    batch, where=where, parameters=point, may_overflow=bool(point)
+                )
+                weights = loss.weights(outputs, targets).double()
+                sums[0, i] += loss.values(outputs.double(), targets).sum()
+                sums[1, i] += weights.sum()
+                if isinstance(loss, CrossEntropy):
+                    whole = outputs.isfinite().reshape(len(outputs), -1).all(dim=1)
+                    missed = loss.errors(outputs.nan_to_num(), targets).double()
+                    sums[2, i] += missed.where(whole, weights).sum()
+    surface.processes.sum_(sums)
+    total, weight, missed = sums.tolist()
+    refuse_unless_counted(all(weight))
+    counts = isinstance(loss, CrossEntropy)
+    return [
+        Height(a / w, m / w if counts else None)
+        for a, w, m in zip(total, weight, missed, strict=True)
+    ]
+
 
 POINTS = {1: 41, 2: 21}  # along each axis, by the number of axes
 MAX_POINTS = 100_000  # along an axis: each takes a pass over the data
@@ -81,7 +114,7 @@ def open_cache(
 ) -> Cache:
     """The cache for the same weights, data, loss and directions; the grid may differ."""
     with workspace.surface.processes.together():
-        data = fingerprints.of_data(workspace.surface)
+        data = of_data(workspace.surface)
     key = {name: value for name, value in settings.items() if name not in ELSEWHERE}
     return Cache(path, key | {"data": data})
 

@@ -22,9 +22,8 @@ from ...model.arguments import CHECKED_LATER, ArgumentCheck, are_texts, is_flag,
 from ...model.surroundings import call_settings
 from ...records.measurements import Report
 from ..measuring import cards
-from . import fingerprints
+from .cache import Height, of_tensors
 from .directions import Slice, eigen_slice, path_slice, random_slice
-from .evaluation import Height
 from .grid import POINTS, REACH, check_grid, coordinates, evaluate_grid, measure_points, open_cache
 from .networks import Network, as_networks
 from .record import Axis, Landscape, Mark
@@ -118,7 +117,7 @@ def landscape(
             "dimensions": size,
             "biases": biases if kind == "random" else None,
             "max_passes": max_passes if kind == "eigen" else None,
-            "weights": fingerprints.of_tensors(slice_.points.tensors()),
+            "weights": of_tensors(slice_.points.tensors()),
         }
         settings = {name: workspace.settings()[name] for name in KEPT} | call_settings() | key
         axis = coordinates(
