@@ -1,20 +1,185 @@
-"""What `quantize` and `prune` share: changes of weights are measured, shown, and written."""
+"""`spiritlevel quantize` and `spiritlevel prune`: what changes of the weights do to the loss."""
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ..inputs.checkpoints import save_checkpoint
-from ..verbs.changes import AbstractChanges
-from . import console, inputs, options, outputs, pace, subject, tables
+import typer
+
+from ..ground.errors import SpiritlevelError, brief
+from . import console, inputs, options, outputs, pace
+from .common import examples
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ..verbs.changes import AbstractChanges
 
-def run(
+
+MIN_PROBES = 4  # as of `verbs.pruning`, which takes torch to import
+
+
+@examples("""\b
+Examples:
+  spiritlevel prune --model digits_cnn --checkpoint run7.safetensors --share 0.3
+  spiritlevel prune --model my_nets:make --checkpoint run7.safetensors --data val.npz \\
+      --layers 'layer*' --share 0.5 --plot units.png --save smaller.safetensors
+""")
+def prune(
+    *,
+    network: options.NetworkOptions,
+    on: options.DataOptions,
+    share: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="How much of the weights to delete, such as 0.3."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="joint (the default without probes), curvature, rise, magnitude, fisher, random.",
+        ),
+    ] = None,
+    num_probes: Annotated[
+        int,
+        typer.Option(
+            min=MIN_PROBES,
+            metavar="N",
+            help="Random probes per sample, for networks with more than 1,024 outputs.",
+        ),
+    ] = 8,
+    save_to: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "--save",
+            metavar="PATH",
+            help="Write the weights, zeros where deleted.",
+            callback=options.unwritten,
+        ),
+    ] = None,
+    of: options.LayerOptions,
+    at: options.MachineOptions,
+    json: options.Json = None,
+) -> None:
+    """Predict what deleting each input neuron or channel does to the loss, and choose a share."""
+    if save_to is not None and share is None:
+        raise SpiritlevelError(
+            "The --save option needs a --share: how much should be deleted? Got none. "
+            "For example --share 0.3."
+        )
+    from ..pages import figures
+    from ..verbs.pruning import pruning
+
+    _run(
+        pruning,
+        figures.pruning,
+        "units",
+        network,
+        on,
+        of,
+        at,
+        save_to=save_to,
+        json=json,
+        share=share,
+        by=by,
+        fisher=by == "fisher",
+        num_probes=num_probes,
+    )
+
+
+@examples("""\b
+Examples:
+  spiritlevel quantize --model digits_cnn --checkpoint run7.safetensors --mean-bits 4
+  spiritlevel quantize --model my_nets:make --checkpoint run7.safetensors --data val.npz \\
+      --bits 3,4,8 --scheme per_group --bytes 2MiB --plot bits.png --json bits.json
+""")
+def quantize(
+    *,
+    network: options.NetworkOptions,
+    on: options.DataOptions,
+    bits: Annotated[
+        str, typer.Option(metavar="N,N,…", help="Widths to choose from, 2 to 16.")
+    ] = "2,3,4,6,8",
+    scheme: Annotated[
+        str, typer.Option(metavar="NAME", help="per_tensor, per_channel or per_group.")
+    ] = "per_channel",
+    group_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Weights that share a scale in per_group.")
+    ] = 128,
+    ranges: Annotated[
+        str, typer.Option(metavar="NAME", help="Scales by squared error (mse) or range (max).")
+    ] = "mse",
+    mean_bits: Annotated[
+        float | None, typer.Option(metavar="BITS", help="Budget: bits per weight on average.")
+    ] = None,
+    num_bytes: Annotated[
+        str | None,
+        typer.Option(
+            "--bytes", metavar="SIZE", help="Budget: size with scales, such as 2MiB or 500000."
+        ),
+    ] = None,
+    save_to: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "--save",
+            metavar="PATH",
+            help="Write the rounded weights (.safetensors).",
+            callback=options.unwritten,
+        ),
+    ] = None,
+    of: options.LayerOptions,
+    arithmetic: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="full, or tf32 or bf16: faster on a GPU, with fewer digits."
+        ),
+    ] = "full",
+    at: options.MachineOptions,
+    json: options.Json = None,
+) -> None:
+    """Predict what rounding each weight does to the loss, and choose bit widths for a budget."""
+    budget = mean_bits is not None or num_bytes is not None
+    if save_to is not None and not budget:
+        raise SpiritlevelError(
+            "The --save option needs a budget: which widths should be saved? Got neither "
+            "--mean-bits nor --bytes. For example --mean-bits 4."
+        )
+    from ..pages import figures
+    from ..verbs.quantization import quantization
+
+    _run(
+        quantization,
+        figures.quantization,
+        "rounding",
+        network,
+        on,
+        of,
+        at,
+        save_to=save_to,
+        json=json,
+        bits=_parse_bits(bits),
+        scheme=scheme,
+        group_size=group_size,
+        ranges=ranges,
+        mean_bits=mean_bits,
+        bytes=None if num_bytes is None else inputs.parse_memory(num_bytes),
+        arithmetic=arithmetic,
+    )
+
+
+def _parse_bits(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SpiritlevelError(
+            "The --bits must be whole numbers with commas between them, such as 2,4,8. "
+            f"Got {brief(text)}."
+        ) from None
+
+
+def _run(
     verb: Callable[..., AbstractChanges[Any]],
     draw: Callable[[Any], Figure],
     doing: str,
@@ -31,6 +196,9 @@ def run(
 
     `doing` is what is told while it runs.
     """
+    from ..inputs.checkpoints import save_checkpoint
+    from . import subject, tables
+
     talk = console.talk(json)
     loaded = subject.load(network, on, at)
     loaded.introduce(talk)

@@ -12,7 +12,7 @@ from rich.console import Console
 from ..ground.errors import SpiritlevelError
 from . import console, inputs, options, outputs, pace
 from .common import examples
-from .exit_codes import INTERRUPTED
+from .termination import INTERRUPTED
 
 if TYPE_CHECKING:
     from torch import nn

@@ -194,12 +194,12 @@ def test_a_plane_goes_to_stdout_as_nothing_but_json():
 def test_ctrl_c_keeps_the_points_and_says_how_to_go_on(tmp_path, two, monkeypatch):
     cache, out = tmp_path / "slice.jsonl", tmp_path / "slice.json"
     arguments = [*SMALL, "--checkpoint", two[0], "--points", 9, "--cache", cache]
-    calls = itertools.count()
+    calls, heights = itertools.count(), grid.heights
 
     def interrupted(*positional, **options):
         if next(calls) == 2:
             raise KeyboardInterrupt
-        return grid.heights(*positional, **options)
+        return heights(*positional, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(grid, "heights", interrupted)
