@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError
-from ...ground.files.unpacking import CountedReader
+from ...ground.files.reading import CountedReader
 from ...ground.need import need, one_of
 from .catalogue import published_size
 from .unpickle import PickledArray, unpickle

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief, require, suggestion
 from ...ground.files.names import as_path
-from ...ground.files.unpacking import check_unpacked
+from ...ground.files.reading import check_unpacked
 from .arrays import read_npz
 from .catalogue import CATALOGUE, data_folder
 from .cifar import read_cifar

@@ -6,13 +6,11 @@ name, `build("resnet18", width=16)`.
 
 from __future__ import annotations
 
-from .densenet121 import densenet121
+from .convolutional import densenet121, resnet18, vgg16, vgg_small
 from .registry import build, names
 from .registry import register_model as register_model
-from .resnet18 import resnet18
 from .small import digits_cnn, lenet5, mlp
 from .transformers import text_transformer, vit_small
-from .vgg import vgg16, vgg_small
 
 __all__ = [
     "build",

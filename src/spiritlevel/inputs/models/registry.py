@@ -13,12 +13,10 @@ from torch import nn
 from ...ground import plugins, user_code
 from ...ground.errors import SpiritlevelError, brief, suggestion
 from ...ground.need import need, or_none
-from .densenet121 import densenet121
+from .convolutional import densenet121, resnet18, vgg16, vgg_small
 from .efficientnet_lite0 import INSTALL, efficientnet_lite0
-from .resnet18 import resnet18
 from .small import digits_cnn, lenet5, mlp
 from .transformers import text_transformer, vit_small
-from .vgg import vgg16, vgg_small
 
 _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "densenet121": densenet121,

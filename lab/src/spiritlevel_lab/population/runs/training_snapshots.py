@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from spiritlevel.ground.files.torch_files import load_torch_file
+from spiritlevel.ground.files.reading import load_torch_file
 from spiritlevel.ground.version import __version__
 from spiritlevel.verbs.landscape.cache import of_tensors
 
