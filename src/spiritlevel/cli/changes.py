@@ -203,17 +203,9 @@ def _run(
     loaded = subject.load(network, on, at)
     loaded.introduce(talk)
     console.note(talk)
-    with console.progress(doing) as show:
-        found = loaded.attempt(
-            verb,
-            **own,
-            loss=on.loss,
-            layers=inputs.one_or_many(of.layers),
-            head=of.head,
-            memory=at.num_bytes,
-            seed=at.seed,
-            progress=pace.by_pass(show, doing),
-        )
+    with pace.passes(doing) as show:
+        own |= options.arguments(on, at, of.layers, of.head)
+        found = loaded.attempt(verb, **own, progress=show)
     console.details("setting", found.settings)
     tables.print_parts(talk, found.describe())
     if of.plot is not None:

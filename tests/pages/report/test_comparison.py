@@ -14,10 +14,12 @@ pytestmark = pytest.mark.sampled(3)  # the others at night
 def test_ranks_disagreements_and_explanations(open_page, rows_of, a_comparison):
     page = open_page(report.html(a_comparison()))
     assert rows_of(page, "rank-table") == [
-        ["curvature.trace", "smaller", "10", "1", "20", "2"],
-        ["relative.kappa", "smaller", "5", "2", "3", "1"],
-        ["softmax.gini", "–", "0.2", "–", "0.4", "–"],
+        ["curvature.trace", "10 #1", "20 #2"],
+        ["relative.kappa", "5 #2", "3 #1"],
+        ["softmax.gini", "0.2", "0.4"],
     ]
+    assert rows_of(page, "matched-rank-table")[0] == ["curvature.trace", "9 #2", "2 #1"]
+    assert "without a rank: softmax.gini" in page.locator("#ranks").inner_text()
     lead = page.locator("header.lead > p").inner_text()
     assert re.findall(r"'(\w+)'", lead) == ["adam", "sgd"]
     assert rows_of(page, "ranking-table") == [

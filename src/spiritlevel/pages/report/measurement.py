@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ...records.content import Cards, Chart, Column, Page, Part, Section, Table, Text
 from ...results import Measurement, Report
-from . import numbers, subject
+from . import numbers
 
 FIRST = ("relative.kappa", "curvature.trace")  # what the first sentence is about, where it is there
 SHARPEST = 3  # layers that are named
@@ -27,8 +27,8 @@ def page_of(report: Report, *, title: str = "") -> Page:
         title=title or f"Flatness of a network on {count:,} samples",
         lead=_lead(report),
         highlights=_highlights(report),
-        facts=subject.facts(report.settings) | {"samples (n)": f"{count:,}"} | cost,
-        settings=numbers.facts(report.settings),
+        facts=numbers.subject_of(report.settings) | {"samples (n)": f"{count:,}"} | cost,
+        settings=numbers.settings_of(report.settings),
         sections=[
             *layers("layers", report.layers),
             Section("numbers", "The numbers", [whole(report), _reading()]),
@@ -44,10 +44,10 @@ def _highlights(report: Report) -> list[str]:
     lines = [text for name in FIRST[:1] if (text := _sharpest(report, name))]
     classes = int(report.settings.get("num_outputs", 0))
     if "softmax.gini" in report and classes > 1:
-        lines.append(subject.certainty(report["softmax.gini"].value, classes))
-    if well := subject.performance(report.settings):
+        lines.append(numbers.certainty(report["softmax.gini"].value, classes))
+    if well := numbers.performance(report.settings):
         lines.append(f"On these samples: {', '.join(f'{k} {v}' for k, v in well.items())}.")
-    return [*lines, subject.warning(report.settings) or CAVEAT]
+    return [*lines, numbers.warning(report.settings) or CAVEAT]
 
 
 def _sharpest(report: Report, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ...records.content import Cell, Chart, Column, Page, Section, Table
 from ...records.measurements import VALUE
 from ...verbs.spectra import Spectrum
-from . import markup, numbers, subject
+from . import markup, numbers
 
 CARDS = ("curvature.lambda_max", "curvature.lambda_min", "curvature.trace")
 MATRICES = {"hessian": "the Hessian", "ggn": "the Gauss–Newton matrix"}
@@ -19,7 +19,7 @@ def page_of(spectrum: Spectrum, *, title: str = "") -> Page:
     """The page of one network's spectrum."""
     pairs, density = spectrum.eigenvalues, spectrum.density
     settings = {} if pairs is None else pairs.settings
-    facts = subject.facts(settings)
+    facts = numbers.subject_of(settings)
     if pairs is not None:
         facts["matrix"] = _matrix(settings)
         facts["parameters"] = f"{sum(settings['sizes'].values()):,}"
@@ -31,9 +31,9 @@ def page_of(spectrum: Spectrum, *, title: str = "") -> Page:
     return Page(
         title=title or f"Spectrum of {_matrix(settings)}",
         lead=_lead(spectrum, settings),
-        highlights=[text] if (text := subject.warning(settings)) else [],
+        highlights=[text] if (text := numbers.warning(settings)) else [],
         facts=facts,
-        settings=numbers.facts(settings),
+        settings=numbers.settings_of(settings),
         sections=sections,
     )
 

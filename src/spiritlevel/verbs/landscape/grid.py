@@ -65,17 +65,22 @@ REACH = {False: 1.0, True: 0.5}  # whether between checkpoints
 SNAP = 1e-9  # of the axis: a grid point this close to a checkpoint is the checkpoint
 
 
-def coordinates(*, points: int, reach: float, between: bool) -> list[float]:
-    """Equal steps over one axis; the networks themselves are always among them.
+def coordinates(
+    *, dimensions: int = 1, points: int | None = None, reach: float | None = None, between: bool
+) -> list[float]:
+    """Equal steps over one axis of several; the networks themselves are always among them.
 
     From −reach to reach around one network at 0; between networks at 0 and 1, `reach` is how far
-    the axis goes beyond both.
+    the axis goes beyond both. Settings that give no grid are refused.
 
     >>> coordinates(points=5, reach=1.0, between=False)
     [-1.0, -0.5, 0.0, 0.5, 1.0]
     >>> coordinates(points=4, reach=0.5, between=True)
     [-0.5, 0.0, 0.16666666666666663, 0.8333333333333333, 1.0, 1.5]
     """
+    _check_grid(dimensions=dimensions, points=points, reach=reach, between=between)
+    points = POINTS[dimensions] if points is None else points
+    reach = REACH[between] if reach is None else reach
     low, high = -reach, (1.0 + reach if between else reach)
     networks = (0.0, 1.0) if between else (0.0,)
     length = high - low
@@ -85,8 +90,7 @@ def coordinates(*, points: int, reach: float, between: bool) -> list[float]:
     return sorted(places)
 
 
-def check_grid(*, dimensions: int, points: int | None, reach: float | None, between: bool) -> None:
-    """Raise SpiritlevelError for settings that give no grid."""
+def _check_grid(*, dimensions: int, points: int | None, reach: float | None, between: bool) -> None:
     need("dimensions", dimensions, lambda size: size in POINTS, "1 (a line) or 2 (a plane)")
     need(
         "points",

@@ -24,7 +24,7 @@ from ...records.measurements import Report
 from ..measuring import cards
 from .cache import Height, of_tensors
 from .directions import Slice, eigen_slice, path_slice, random_slice
-from .grid import POINTS, REACH, check_grid, coordinates, evaluate_grid, measure_points, open_cache
+from .grid import coordinates, evaluate_grid, measure_points, open_cache
 from .networks import Network, as_networks
 from .record import Axis, Landscape, Mark
 
@@ -99,7 +99,7 @@ def landscape(
     others = as_networks(to)
     kind, size = _check(directions, others, dimensions, setup.layers)
     between = kind == "path"
-    check_grid(dimensions=size, points=points, reach=reach, between=between)
+    axis = coordinates(dimensions=size, points=points, reach=reach, between=between)
     if kind == "eigen":
         enough = f"at least {size}, since every eigenvector takes products"
         need("max_passes", max_passes, whole(least=size), enough, "Leave it out for 200.")
@@ -120,11 +120,6 @@ def landscape(
             "weights": of_tensors(slice_.points.tensors()),
         }
         settings = {name: workspace.settings()[name] for name in KEPT} | call_settings() | key
-        axis = coordinates(
-            points=points or POINTS[size],
-            reach=REACH[between] if reach is None else reach,
-            between=between,
-        )
         grid = list(itertools.product(axis, repeat=size))
         point_cache = None if cache is None else open_cache(workspace, cache, settings)
         heights_found, num_cached = evaluate_grid(
@@ -147,12 +142,7 @@ def num_points(
     >>> num_points(dimensions=2, path=False)
     441
     """
-    check_grid(dimensions=dimensions, points=points, reach=reach, between=path)
-    axis = coordinates(
-        points=points or POINTS[dimensions],
-        reach=REACH[path] if reach is None else reach,
-        between=path,
-    )
+    axis = coordinates(dimensions=dimensions, points=points, reach=reach, between=path)
     return len(axis) ** dimensions
 
 

@@ -18,7 +18,7 @@ from spiritlevel.inputs.models.registry import build
 from spiritlevel.measures.setup import Setup
 from spiritlevel.model.batches import map_tensors
 from spiritlevel.verbs.landscape.cache import of_tensors
-from spiritlevel.verbs.performance import performance
+from spiritlevel.verbs.measuring import performance
 
 from ..registry import read_task, task
 from ..run_results import MeasurementRow, RunResult
