@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,21 +49,12 @@ def prune(
             help="Random probes per sample, for networks with more than 1,024 outputs.",
         ),
     ] = 8,
-    save_to: Annotated[
-        pathlib.Path | None,
-        typer.Option(
-            "--save",
-            metavar="PATH",
-            help="Write the weights, zeros where deleted.",
-            callback=options.unwritten,
-        ),
-    ] = None,
     of: options.LayerOptions,
     at: options.MachineOptions,
     json: options.Json = None,
 ) -> None:
     """Predict what deleting each input neuron or channel does to the loss, and choose a share."""
-    if save_to is not None and share is None:
+    if of.save_to is not None and share is None:
         raise SpiritlevelError(
             "The --save option needs a --share: how much should be deleted? Got none. "
             "For example --share 0.3."
@@ -80,7 +70,6 @@ def prune(
         on,
         of,
         at,
-        save_to=save_to,
         json=json,
         share=share,
         by=by,
@@ -120,15 +109,6 @@ def quantize(
             "--bytes", metavar="SIZE", help="Budget: size with scales, such as 2MiB or 500000."
         ),
     ] = None,
-    save_to: Annotated[
-        pathlib.Path | None,
-        typer.Option(
-            "--save",
-            metavar="PATH",
-            help="Write the rounded weights (.safetensors).",
-            callback=options.unwritten,
-        ),
-    ] = None,
     of: options.LayerOptions,
     arithmetic: Annotated[
         str,
@@ -141,7 +121,7 @@ def quantize(
 ) -> None:
     """Predict what rounding each weight does to the loss, and choose bit widths for a budget."""
     budget = mean_bits is not None or num_bytes is not None
-    if save_to is not None and not budget:
+    if of.save_to is not None and not budget:
         raise SpiritlevelError(
             "The --save option needs a budget: which widths should be saved? Got neither "
             "--mean-bits nor --bytes. For example --mean-bits 4."
@@ -157,7 +137,6 @@ def quantize(
         on,
         of,
         at,
-        save_to=save_to,
         json=json,
         bits=_parse_bits(bits),
         scheme=scheme,
@@ -188,7 +167,6 @@ def _run(
     of: options.LayerOptions,
     at: options.MachineOptions,
     *,
-    save_to: pathlib.Path | None,
     json: str | None,
     **own: Any,
 ) -> None:
@@ -210,7 +188,7 @@ def _run(
     tables.print_parts(talk, found.describe())
     if of.plot is not None:
         outputs.write_figure(talk, of.plot, draw(found))
-    if save_to is not None and found.chosen is not None:
-        save_checkpoint(found.apply(loaded.network, found.chosen), save_to)
-        console.note(talk, f"written: {save_to}")
+    if of.save_to is not None and found.chosen is not None:
+        save_checkpoint(found.apply(loaded.network, found.chosen), of.save_to)
+        console.note(talk, f"written: {of.save_to}")
     outputs.write_json(talk, json, found.to_json())

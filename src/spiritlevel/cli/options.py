@@ -198,6 +198,17 @@ Plot = Annotated[
 ]
 
 
+Save = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--save",
+        metavar="PATH",
+        help="Write the changed weights (.safetensors).",
+        callback=unwritten,
+    ),
+]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
     """Which network is built, and whose weights it gets."""
@@ -230,8 +241,9 @@ class MeasureOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerOptions:
-    """Which layers, and a figure of them."""
+    """Which layers are changed, and what is written of that."""
 
+    save_to: Save = None
     plot: Plot = None
     layers: Layers = None
     head: HeadName = None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Matrix = Literal["hessian", "ggn"]
+KEPT = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
 UNCONVERGED = (
     "Of a value that has not converged it is known that an eigenvalue lies within the residual. "
     "Raise max_passes to lower it."
@@ -178,7 +179,8 @@ def eigenvalues(
             residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
         )
-    settings = _settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes}
+    settings = {key: workspace.settings()[key] for key in KEPT} | call_settings()
+    settings |= {"matrix": matrix, "sizes": _sizes(space), "which": which, "max_passes": max_passes}
     return _recorded(pairs, space, workspace, settings)
 
 
@@ -228,12 +230,6 @@ def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
             f"{space.size} from {space.names[0]!r} on. Leave it out, or choose the same 'layers'."
         )
     return start.vectors
-
-
-def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
-    shown = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
-    settings = {key: workspace.settings()[key] for key in shown} | call_settings()
-    return settings | {"matrix": matrix, "sizes": _sizes(space)}
 
 
 def _sizes(space: ParameterSpace) -> dict[str, int]:
