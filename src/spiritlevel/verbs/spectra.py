@@ -18,13 +18,13 @@ from ..engine.weight_space.lanczos import Eigenpairs, Which
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
-from ..ground.need import is_number, is_whole, need, one_of, or_none, whole
+from ..ground.need import is_number, is_whole, need, need_one_of, or_none, whole
 from ..measures.setup import OnLayers, Setup
 from ..measures.verb import measuring, verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.surroundings import call_settings
-from ..records.content import Column, Notes, Part, Table
-from ..records.measurements import VALUE, Cost
+from ..records.content import Column, Notes, Part, Table, Text
+from ..records.measurements import RESIDUAL, VALUE, Cost
 from ..records.notebooks import Shown
 from ..records.reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_settings
 
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Matrix = Literal["hessian", "ggn"]
-RESIDUAL = ".1e"  # the digits of a residual
+KEPT = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
+UNCONVERGED = (
+    "Of a value that has not converged it is known that an eigenvalue lies within the residual. "
+    "Raise max_passes to lower it."
+)
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
@@ -63,15 +67,13 @@ class Eigenvalues(Shown, Plain):
         columns = [
             Column("eigenvalue", form=VALUE),
             Column("residual", form=RESIDUAL),
-            Column("", kind="mark"),
+            Column("converged", kind="mark"),
         ]
         pairs = sorted(zip(self.values, self.residuals, self.converged, strict=True), reverse=True)
-        rows = [
-            [value, residual, "" if converged else "not converged"]
-            for value, residual, converged in pairs
-        ]
         count = int(self.settings["num_samples"])
-        return [Table(columns, rows), Notes(self.cost.passes(count), count)]
+        table = Table(columns, pairs, id="eigenvalue-table", title="Largest first")
+        parts: list[Part] = [table, Notes(self.cost.passes(count), count)]
+        return parts if all(self.converged) else [*parts, Text([UNCONVERGED])]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
@@ -90,7 +92,7 @@ class Eigenvalues(Shown, Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spectrum(Saved):
+class Spectrum(Shown, Saved):
     """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
 
     CALLED: ClassVar = "the spectrum"
@@ -107,6 +109,11 @@ class Spectrum(Saved):
                 "A Spectrum must have eigenvalues, a density or both. Got neither. Pass what "
                 "spiritlevel.eigenvalues or spiritlevel.density returned."
             )
+
+    def describe(self) -> list[Part]:
+        """The eigenvalues, then the means over all of them."""
+        found = (self.eigenvalues, self.density)
+        return [part for record in found if record is not None for part in record.describe()]
 
 
 @verb(
@@ -156,7 +163,7 @@ def eigenvalues(
             f"eigenvalue takes products. Got num={num!r} and max_passes={max_passes!r}. "
             "Ask for fewer eigenvalues or more passes."
         )
-    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
+    need_one_of("matrix", matrix, get_args(Matrix))
     with setup.opened(model, data) as workspace:
         space = ParameterSpace(workspace.surface)
         check_room(space, num, workspace.vector_memory)
@@ -172,7 +179,8 @@ def eigenvalues(
             residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
         )
-    settings = _settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes}
+    settings = {key: workspace.settings()[key] for key in KEPT} | call_settings()
+    settings |= {"matrix": matrix, "sizes": _sizes(space), "which": which, "max_passes": max_passes}
     return _recorded(pairs, space, workspace, settings)
 
 
@@ -195,7 +203,7 @@ def density(
     """
     fits, wanted = whole(least=1, most=MOST_VECTORS), f"from 1 to {MOST_VECTORS:,}"
     need("num_vectors", num_vectors, fits, wanted, "The default is 8.", of="density")
-    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
+    need_one_of("matrix", matrix, get_args(Matrix))
     with setup.opened(model, data) as workspace:
         return density_of(
             workspace.products,
@@ -222,12 +230,6 @@ def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
             f"{space.size} from {space.names[0]!r} on. Leave it out, or choose the same 'layers'."
         )
     return start.vectors
-
-
-def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
-    shown = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
-    settings = {key: workspace.settings()[key] for key in shown} | call_settings()
-    return settings | {"matrix": matrix, "sizes": _sizes(space)}
 
 
 def _sizes(space: ParameterSpace) -> dict[str, int]:

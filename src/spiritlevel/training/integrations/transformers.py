@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ground.errors import SpiritlevelError, require
-from ...ground.files.torch_files import load_torch_file
+from ...ground.files.reading import load_torch_file
 from ...ground.need import need
 from ...model.batches import num_samples
 from .. import FlatnessMonitor, FlatnessStopping
