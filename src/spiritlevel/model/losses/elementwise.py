@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError
@@ -99,14 +98,27 @@ class BinaryCrossEntropy:
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample, shape (N,)."""
-        elements = F.binary_cross_entropy_with_logits(
-            outputs,
-            targets.nan_to_num().to(outputs.dtype),
-            weight=None if self.weight is None else self.weight.to(outputs),
-            pos_weight=None if self.pos_weight is None else self.pos_weight.to(outputs),
-            reduction="none",
+        return sum_shown(
+            self._of_elements(outputs, targets.nan_to_num().to(outputs.dtype)), targets
         )
-        return sum_shown(elements, targets)
+
+    def _of_elements(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """pos_weight · y · log(1 + exp(−z)) + (1 − y) · log(1 + exp(z)), in derivatives too.
+
+        log(1 + exp(−|z|)) is common to both, and what is left is linear on either side of 0: no
+        digits cancel where the network is certain and right.
+        """
+        scale = self._scale(y)
+        is_positive = outputs.detach() >= 0
+        shared = torch.log1p(torch.where(is_positive, -outputs, outputs).exp())
+        elements = scale * shared + outputs * torch.where(is_positive, 1 - y, (1 - y) - scale)
+        return elements if self.weight is None else elements * self.weight.to(outputs)
+
+    def _scale(self, y: Tensor) -> Tensor:
+        """What the curvature of each element is multiplied by, without `weight`."""
+        return (
+            torch.ones_like(y) if self.pos_weight is None else self.pos_weight.to(y) * y + (1 - y)
+        )
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How many elements of each sample count: torch averages over elements."""
@@ -122,9 +134,7 @@ class BinaryCrossEntropy:
     def curvature(self, outputs: Tensor, targets: Tensor) -> DiagonalCurvature:
         """σ(z)σ(−z) on the diagonal; the product of two sigmoids does not cancel."""
         second = outputs.sigmoid() * (-outputs).sigmoid()
-        if self.pos_weight is not None:
-            y = targets.nan_to_num().to(outputs.dtype)
-            second = second * (self.pos_weight.to(outputs) * y + (1 - y))
+        second = second * self._scale(targets.nan_to_num().to(outputs.dtype))
         if self.weight is not None:
             second = second * self.weight.to(outputs)
         return diagonal(second, targets)
