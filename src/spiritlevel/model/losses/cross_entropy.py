@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ...math.curvature import SoftmaxCurvature
+from ...math.log_loss import minus_log_largest
 from ...math.positions import OutputCurvature, PositionCurvature
-from ...math.softmax_loss import log_sum_above_largest
 from .class_targets import AbstractClassLoss
 
 
@@ -52,7 +52,7 @@ class CrossEntropy(AbstractClassLoss):
         With the largest class m it is mass · (−log p_m) + Σ_c target_c (z_m − z_c): no digits
         cancel where the network is confident and right, in no derivative either.
         """
-        above, top = log_sum_above_largest(rows)
+        above, top = minus_log_largest(rows)
         if row_targets.is_floating_point():
             behind = self._shares_behind(rows, row_targets.to(rows.dtype), top)
             return self.row_masses(rows, row_targets) * above + behind

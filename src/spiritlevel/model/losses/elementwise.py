@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...ground.errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
+from ...math.log_loss import minus_log_larger
 from .elements import (
     check_constant,
     check_same_shape,
@@ -98,27 +99,20 @@ class BinaryCrossEntropy:
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample, shape (N,)."""
-        return sum_shown(
-            self._of_elements(outputs, targets.nan_to_num().to(outputs.dtype)), targets
-        )
-
-    def _of_elements(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """pos_weight · y · log(1 + exp(−z)) + (1 − y) · log(1 + exp(z)), in derivatives too.
-
-        log(1 + exp(−|z|)) is common to both, and what is left is linear on either side of 0: no
-        digits cancel where the network is certain and right.
-        """
-        scale = self._scale(y)
+        y = targets.nan_to_num().to(outputs.dtype)
         is_positive = outputs.detach() >= 0
-        shared = torch.log1p(torch.where(is_positive, -outputs, outputs).exp())
-        elements = scale * shared + outputs * torch.where(is_positive, 1 - y, (1 - y) - scale)
-        return elements if self.weight is None else elements * self.weight.to(outputs)
+        # log(1 + exp(±z)) is max(±z, 0) + log(1 + exp(−|z|)), and the first of them is linear
+        elements, linear = minus_log_larger(outputs), is_positive.to(y) - y
+        if self.pos_weight is not None:
+            elements = elements * self._scale(y)
+            linear = torch.where(is_positive, linear, linear * self.pos_weight.to(outputs))
+        elements = elements + outputs * linear
+        elements = elements if self.weight is None else elements * self.weight.to(outputs)
+        return sum_shown(elements, targets)
 
-    def _scale(self, y: Tensor) -> Tensor:
-        """What the curvature of each element is multiplied by, without `weight`."""
-        return (
-            torch.ones_like(y) if self.pos_weight is None else self.pos_weight.to(y) * y + (1 - y)
-        )
+    def _scale(self, y: Tensor) -> Tensor | float:
+        """What `pos_weight` multiplies the curvature of each element by."""
+        return 1.0 if self.pos_weight is None else 1 - y + self.pos_weight.to(y) * y
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How many elements of each sample count: torch averages over elements."""
