@@ -100,15 +100,18 @@ class BinaryCrossEntropy:
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample, shape (N,)."""
         y = targets.nan_to_num().to(outputs.dtype)
+        return sum_shown(self.element_values(outputs, y), targets)
+
+    def element_values(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each element, hidden or not; `y` has the outputs' type."""
         is_positive = outputs.detach() >= 0
         # log(1 + exp(±z)) is max(±z, 0) + log(1 + exp(−|z|)), and the first of them is linear
-        elements, linear = minus_log_larger(outputs), is_positive.to(y) - y
+        values, linear = minus_log_larger(outputs), is_positive.to(y) - y
         if self.pos_weight is not None:
-            elements = elements * self._scale(y)
+            values = values * self._scale(y)
             linear = torch.where(is_positive, linear, linear * self.pos_weight.to(outputs))
-        elements = elements + outputs * linear
-        elements = elements if self.weight is None else elements * self.weight.to(outputs)
-        return sum_shown(elements, targets)
+        values = values + outputs * linear
+        return values if self.weight is None else values * self.weight.to(outputs)
 
     def _scale(self, y: Tensor) -> Tensor | float:
         """What `pos_weight` multiplies the curvature of each element by."""
