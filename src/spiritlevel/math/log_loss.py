@@ -35,8 +35,8 @@ class _MinusLogLargest(torch.autograd.Function):
     @staticmethod
     def forward(logits: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
         slope = logits.softmax(dim=1).scatter_(1, top, 0.0)
-        rest = slope.sum(dim=1, keepdim=True)  # 1 − p_top, without the cancellation
-        return -torch.log1p(-rest).squeeze(1), slope.scatter_(1, top, -rest)
+        rest = slope.sum(dim=1, keepdim=True).neg_()  # p_top − 1, without the cancellation
+        return rest.log1p().neg_().squeeze(1), slope.scatter_(1, top, rest)
 
     @staticmethod
     def setup_context(
