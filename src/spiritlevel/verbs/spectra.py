@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Matrix = Literal["hessian", "ggn"]
 RESIDUAL = ".1e"  # the digits of a residual
+LOST = "lost_digits"  # a setting: why no eigenvalue counts as found
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
@@ -71,7 +72,8 @@ class Eigenvalues(Shown, Plain):
             for value, residual, converged in pairs
         ]
         count = int(self.settings["num_samples"])
-        return [Table(columns, rows), Notes(self.cost.passes(count), count)]
+        lines = [str(self.settings[LOST])] if LOST in self.settings else []
+        return [Table(columns, rows), Notes(self.cost.passes(count), count, lines)]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
@@ -237,14 +239,15 @@ def _sizes(space: ParameterSpace) -> dict[str, int]:
 def _recorded(
     pairs: Eigenpairs, space: ParameterSpace, workspace: Workspace, settings: dict[str, Any]
 ) -> Eigenvalues:
+    lost = workspace.surface.lost.text()
     return Eigenvalues(
         values=pairs.values.tolist(),
         residuals=pairs.residuals.tolist(),
-        converged=pairs.converged.tolist(),
+        converged=[found and not lost for found in pairs.converged.tolist()],
         vectors=pairs.vectors,
         names=space.names,
         cost=workspace.cost,
-        settings=settings,
+        settings=settings | ({LOST: lost} if lost else {}),
     )
 
 

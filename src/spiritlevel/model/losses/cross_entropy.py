@@ -101,6 +101,9 @@ class CrossEntropy(AbstractClassLoss):
         inner = SoftmaxCurvature(rows, self.row_masses(rows, row_targets))
         return inner if positions.count == 1 else PositionCurvature(inner, positions)
 
+    def rounding(self, outputs: Tensor, targets: Tensor) -> None:
+        """None: no digits cancel."""
+
     def counts_alike(self) -> bool:
         """Whether all valid labels have the same weight."""
         return self.class_weights is None and self.ignore_index < 0
