@@ -37,6 +37,7 @@ UNCONVERGED = (
     "Of a value that has not converged it is known that an eigenvalue lies within the residual. "
     "Raise max_passes to lower it."
 )
+LOST = "lost_digits"  # a setting: why no eigenvalue counts as found
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
@@ -72,7 +73,8 @@ class Eigenvalues(Shown, Plain):
         pairs = sorted(zip(self.values, self.residuals, self.converged, strict=True), reverse=True)
         count = int(self.settings["num_samples"])
         table = Table(columns, pairs, id="eigenvalue-table", title="Largest first")
-        parts: list[Part] = [table, Notes(self.cost.passes(count), count)]
+        lost = [str(self.settings[LOST])] if LOST in self.settings else []
+        parts: list[Part] = [table, Notes(self.cost.passes(count), count, lost)]
         return parts if all(self.converged) else [*parts, Text([UNCONVERGED])]
 
     @classmethod
@@ -239,14 +241,15 @@ def _sizes(space: ParameterSpace) -> dict[str, int]:
 def _recorded(
     pairs: Eigenpairs, space: ParameterSpace, workspace: Workspace, settings: dict[str, Any]
 ) -> Eigenvalues:
+    lost = workspace.surface.lost.text()
     return Eigenvalues(
         values=pairs.values.tolist(),
         residuals=pairs.residuals.tolist(),
-        converged=pairs.converged.tolist(),
+        converged=[found and not lost for found in pairs.converged.tolist()],
         vectors=pairs.vectors,
         names=space.names,
         cost=workspace.cost,
-        settings=settings,
+        settings=settings | ({LOST: lost} if lost else {}),
     )
 
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from ....ground.errors import SpiritlevelError
 from ....model.convolutions import SPATIAL
 from ....model.model_state import twice_differentiable
+from .cross_entropies import binary_cross_entropy_with_logits, cross_entropy
 from .normalizations import batch_norm, instance_norm, layer_norm
 from .weight_gradients import convolve, linear
 
@@ -23,7 +24,8 @@ def thrice_differentiable() -> Iterator[None]:
     """Compute a loss in this block to differentiate it three times. Its value is the same.
 
     Batch, instance and layer normalization are written out, because the third derivative of torch's
-    own is wrong; attention, because its fused kernels have no second derivative. Convolutions,
+    own is wrong; attention, because its fused kernels have no second derivative; cross-entropies,
+    because the derivatives of torch's own lose their digits in confident networks. Convolutions,
     linear layers and ReLU are recorded in forms that are cheaper to differentiate.
     """
     with twice_differentiable(), _Substitutes():
@@ -74,6 +76,8 @@ class _Gate(torch.autograd.Function):
 
 
 _SUBSTITUTES: dict[Any, Any] = {
+    F.binary_cross_entropy_with_logits: binary_cross_entropy_with_logits,
+    F.cross_entropy: cross_entropy,
     F.batch_norm: batch_norm,
     F.instance_norm: instance_norm,
     F.layer_norm: layer_norm,
