@@ -166,6 +166,8 @@ class FlatnessMonitor:
         if rank and not self.setup.distributed:
             return None
         row: Row = {"step": self.steps, "epoch": self.epoch, "seconds": 0.0}
+        if self._rates is not None:
+            self._rates.look_at_modes()
         with self._budget.spending(_device(self.model)), eval_mode(self.model):
             try:
                 values = self._values(self.data)
@@ -201,6 +203,8 @@ class FlatnessMonitor:
 
     def _try_out(self) -> None:
         """Estimate how long a measurement takes, from a part of the samples."""
+        if self._rates is not None:
+            self._rates.look_at_modes()
         total = sum(num_samples(batch) for batch in self.data)
         count = max(1, total // TRIAL_PART)
         part = fixed_samples(self.data, count)

@@ -29,7 +29,7 @@ from .perturbed_checks import (
     leftover_gradients,
     refuse_accumulated,
 )
-from .running_statistics import untouched_statistics
+from ...model.running_statistics import untouched_statistics
 
 _COUNT = "steps_taken"  # in every parameter group, beside the radius
 _GENERATOR = "generator"  # in the state dict
