@@ -69,7 +69,7 @@ def normalizing_by_batch(model: nn.Module) -> list[nn.Module]:
     >>> normalizing_by_batch(nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2).eval(), nn.ReLU()))
     [BatchNorm1d(2, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)]
     """
-    return [m for m in model.modules() if m.training and STATISTICS <= _held(m)]
+    return [m for m in model.modules() if m.training and _held(m) >= STATISTICS]
 
 
 @contextlib.contextmanager
