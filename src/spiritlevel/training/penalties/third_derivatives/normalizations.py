@@ -1,9 +1,9 @@
 """Normalizations written out, for their third derivatives.
 
 torch's fused weight_norm holds the norm fixed when its gradient is differentiated: its second
-derivative is wrong. torch's own batch_norm (in train mode), instance_norm and layer_norm have right first and second
-derivatives, but their second derivative holds mean and variance fixed when it is differentiated
-again: the third derivative is wrong. Nothing warns of either (seen in torch 2.13).
+derivative is wrong. torch's own batch_norm (in train mode), instance_norm and layer_norm have right
+first and second derivatives, but their second derivative holds mean and variance fixed when it is
+differentiated again: the third derivative is wrong. Nothing warns of either (seen in torch 2.13).
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ def thrice_differentiable() -> Iterator[None]:
     """Compute a loss in this block to differentiate it three times. Its value is the same.
 
     Batch, instance and layer normalization are written out, because the third derivative of torch's
-    own is wrong, and so is weight_norm, where the second one is; attention, because its fused kernels have no second derivative. Convolutions,
-    linear layers and ReLU are recorded in forms that are cheaper to differentiate.
+    own is wrong; weight_norm, because its second one is; attention, because its fused kernels have
+    no second derivative. Convolutions, linear layers and ReLU are recorded in forms that are
+    cheaper to differentiate.
     """
     with twice_differentiable(), _Substitutes():
         yield
