@@ -1,9 +1,9 @@
 """What FlatnessPenalty does to Tr H² in a network with max pooling and in a perceptron.
 
 Both learn the digits of the package for eight epochs of SGD: plainly, with the penalty on every
-step, and on one step in four. For each seed all methods start from the same weights and see the same
-batches. Tr H² is that of the loss on all training images, by 40 random directions; beside it its
-mean over ten batches, which is what the penalty sees. Writes
+step, and on one step in four. For each seed all methods start from the same weights and see the
+same batches. Tr H² is that of the loss on all training images, by 40 random directions; beside it
+its mean over ten batches, which is what the penalty sees. Writes
 experiments/results/uses/penalty_pooling.json.
 
 `python experiments/uses/penalty_pooling.py`

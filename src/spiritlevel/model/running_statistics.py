@@ -12,6 +12,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..ground.errors import SpiritlevelError
 
+STATISTICS = {"running_mean", "running_var"}  # buffers by which a normalization is known
+
 
 @contextlib.contextmanager
 def untouched_statistics(models: MutableSet[nn.Module]) -> Iterator[None]:
@@ -58,9 +60,6 @@ def untouched_statistics(models: MutableSet[nn.Module]) -> Iterator[None]:
             module.track_running_stats = True  # type: ignore[assignment]
         for module, buffers in instance_norms.items():
             module._buffers.update(buffers)
-
-
-STATISTICS = {"running_mean", "running_var"}  # buffers by which a normalization is known
 
 
 def normalizing_by_batch(model: nn.Module) -> list[nn.Module]:
