@@ -121,7 +121,7 @@ def test_autocast_costs_no_more_than_its_digits(kind):
     found = torch.cat([g.flatten() for g in torch.autograd.grad(value, [*model.parameters()])])
     assert value.dtype == torch.float32
     # bfloat16 has units of 2⁻⁸, and a few of them add up
-    assert abs(float(value / true) - 1) < 2**-4
+    assert abs((value / true).item() - 1) < 2**-4
     assert float((found - slopes).norm() / slopes.norm()) < 2**-4
 
 
