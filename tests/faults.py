@@ -98,7 +98,8 @@ def put_back(path: str) -> set[int]:
     for node in ast.walk(ast.parse(pathlib.Path(path).read_text("utf-8"))):
         if isinstance(node, ast.Try):
             raising = [h for h in node.handlers if isinstance(h.body[-1], ast.Raise)]
-            for part in [*node.finalbody, *raising]:
+            parts: list[ast.stmt | ast.excepthandler] = [*node.finalbody, *raising]
+            for part in parts:
                 lines.update(range(part.lineno, (part.end_lineno or part.lineno) + 1))
     return lines
 
@@ -108,7 +109,7 @@ def put_back(path: str) -> set[int]:
 
 class _Operations(TorchDispatchMode):
     def __init__(self, moments: Moments) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.moments = moments
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
