@@ -6,7 +6,7 @@ Also the largest eigenvalue of the Hessian seen through a preconditioner, as an 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
@@ -22,6 +22,7 @@ from ..ground.need import is_number, is_whole, need, need_one_of, or_none, whole
 from ..measures.setup import OnLayers, Setup
 from ..measures.verb import measuring, verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
+from ..model.running_statistics import batch_statistics
 from ..model.surroundings import call_settings
 from ..records.content import Column, Notes, Part, Table, Text
 from ..records.measurements import RESIDUAL, VALUE, Cost
@@ -261,6 +262,7 @@ def preconditioned_eigenvalue(
     scale: Mapping[str, Tensor],
     shift: Mapping[str, float],
     *,
+    by_batch: Collection[nn.Module] = (),
     start: Eigenvalues | None = None,
     residual_rtol: float | None = None,
     max_passes: int = 200,
@@ -271,6 +273,8 @@ def preconditioned_eigenvalue(
         scale: the diagonal of S by parameter, in the parameters' shapes. Parameters that are not
             in it are left out of the matrix.
         shift: the diagonal of D, one number per parameter.
+        by_batch: layers that normalize by the statistics of each batch of the data, not by the
+            running ones; H is then of the mean loss of these batches, and none of them is divided.
         start: an earlier result; it is ignored if it is about other parameters.
 
     Of all parameters, whatever the setup's layers. The vectors are those of S(H + D)S.
@@ -291,15 +295,19 @@ def preconditioned_eigenvalue(
         parts = [scale[name].detach().reshape(-1).to(space.device, wide) for name in space.names]
         shifts = [torch.full_like(p, shift[n]) for n, p in zip(space.names, parts, strict=True)]
         same = start is not None and start.names == space.names
-        (pairs,) = eigenpairs_of(
-            workspace.products,
-            [space],
-            operator="hessian",
-            seed=setup.seed,
-            max_products=max_passes,
-            residual_rtol=residual_rtol,
-            starts=[start.vectors if same and start is not None else None],
-            scalings=[Scaling(torch.cat(parts), torch.cat(shifts))],
-        )
+        products = workspace.products  # samples are looked at one by one, by running statistics
+        if by_batch:
+            products.chunk = workspace.num_samples
+        with batch_statistics(by_batch):
+            (pairs,) = eigenpairs_of(
+                products,
+                [space],
+                operator="hessian",
+                seed=setup.seed,
+                max_products=max_passes,
+                residual_rtol=residual_rtol,
+                starts=[start.vectors if same and start is not None else None],
+                scalings=[Scaling(torch.cat(parts), torch.cat(shifts))],
+            )
     settings = workspace.settings() | {"sizes": _sizes(space)}
     return _recorded(pairs, space, workspace, settings)
