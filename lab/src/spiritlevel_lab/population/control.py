@@ -52,7 +52,9 @@ def find(name_or_path: str) -> Study:
         raise SpiritlevelError(
             f"The study {name_or_path!r} cannot be read as text: {error}."
         ) from error
-    return Study.from_yaml(text, source=repr(name_or_path))
+    return dataclasses.replace(
+        Study.from_yaml(text, source=repr(name_or_path)), file=path.absolute()
+    )
 
 
 def default_folder(name: str, preset: str | None = None) -> pathlib.Path:
@@ -112,7 +114,8 @@ def execute(
     ray.check_share(per_gpu, executor=executor, device=device)
     check_database(store)
     if store.counts().remaining:
-        check_code(store.settings(), allow_code=allow_code)
+        received = None if store.is_made_here else store.folder
+        check_code(store.settings(), allow_code=allow_code, received=received)
     check_data(store)
     if executor == "local" and workers == 1:
         local.run_here(store, device=device, watch=watch)

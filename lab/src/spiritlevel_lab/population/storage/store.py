@@ -61,9 +61,12 @@ class Store:
         folder: pathlib.Path,
         connection: sqlite3.Connection,
         copy: tempfile.TemporaryDirectory[str] | None = None,
+        *,
+        is_made_here: bool = False,
     ) -> None:
         self.folder = folder
         self.read_only = copy is not None
+        self.is_made_here = is_made_here  # from a study of the caller's, not found in a folder
         self._connection = connection
         self._copy = copy  # where the store itself may only be read
         self._definition: tuple[str, Study] | None = None
@@ -84,7 +87,7 @@ class Store:
             ) from error
         _refuse_loss(path)
         with contextlib.ExitStack() as undo:
-            store = undo.enter_context(cls(path, connect(path)))
+            store = undo.enter_context(cls(path, connect(path), is_made_here=True))
             with store._writing():
                 bring_up_to_date(store._connection)
                 store._add_runs(study)
