@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
+from spiritlevel.ground.files import own_folder
 from spiritlevel.ground.files.names import as_path, check_name, portable
 from spiritlevel.inputs.data.catalogue import CATALOGUE
 
@@ -18,10 +19,10 @@ from .data_identity import check_data
 from .executors import local, processes, ray, vmap
 from .executors.progress import Watch, seconds_left
 from .registry import check_code, study_names, study_text
-from .runs.training_snapshots import remove_snapshots
+from .runs.training_snapshots import UNFINISHED, remove_snapshots
 from .settings.definition import Study
 from .storage.integrity import check_database, describe_lost, lost_checkpoints
-from .storage.store import Counts, Store
+from .storage.store import CHECKPOINTS, Counts, Store
 
 EXECUTORS = ("local", "vmap", "ray")
 
@@ -114,6 +115,8 @@ def execute(
     ray.check_share(per_gpu, executor=executor, device=device)
     check_database(store)
     if store.counts().remaining:
+        for name in (CHECKPOINTS, UNFINISHED):
+            own_folder(store.folder, name)
         received = None if store.is_made_here else store.folder
         check_code(store.settings(), allow_code=allow_code, received=received)
     check_data(store)
@@ -130,7 +133,9 @@ def execute(
         processes.run_processes(store, worker, workers=workers, device=device, watch=watch)
     counts = store.counts()
     if counts.done == counts.total:
-        remove_snapshots(store.folder)  # also those of a session with another executor
+        remove_snapshots(
+            store.folder, store.states()
+        )  # also those of a session with another executor
     return counts
 
 

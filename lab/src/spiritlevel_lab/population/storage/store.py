@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.ground.files import remove_leftovers, write_atomically
+from spiritlevel.ground.files import own_folder, remove_leftovers, write_atomically
 from spiritlevel.ground.files.names import as_path, check_name
 from spiritlevel.records.reading import parse_json
 
@@ -32,7 +32,7 @@ from . import schema
 from .claims import Claim as Claim
 from .claims import Counts as Counts
 from .claims import number_of_machine, release_lost, take, update_claimed
-from .copies import copy_store, is_writable
+from .copies import copy_store, is_writable, linked
 from .database import (
     DATABASE,
     bring_up_to_date,
@@ -86,6 +86,7 @@ class Store:
                 "Choose another --out."
             ) from error
         _refuse_loss(path)
+        _refuse_links(path)
         with contextlib.ExitStack() as undo:
             store = undo.enter_context(cls(path, connect(path), is_made_here=True))
             with store._writing():
@@ -327,6 +328,7 @@ class Store:
         False if the run was taken over meanwhile: then the other worker's result counts.
         """
         path = self.checkpoint(claim.id)
+        own_folder(self.folder, CHECKPOINTS)
         if result.checkpoint:  # a task may have no network
             write_atomically(path, result.checkpoint)
             flush(path)
@@ -386,6 +388,7 @@ class Store:
     def _writing(self) -> Iterator[None]:
         """A transaction; other processes wait for their turn."""
         if self.read_only:
+            _refuse_links(self.folder)
             raise unusable(self.folder, PermissionError("it may be read, but not written"))
         with transaction(self._connection, self.folder):
             yield
@@ -397,6 +400,17 @@ def _refuse_loss(folder: pathlib.Path) -> None:
     lost = not database.is_file() or database.stat().st_size == 0
     if lost and any((folder / CHECKPOINTS).glob("*.safetensors")):
         raise damaged(folder, "it is missing or empty, and there are weights of its runs")
+
+
+def _refuse_links(folder: pathlib.Path) -> None:
+    """Raise if writing the database would write into files elsewhere."""
+    if links := linked(folder):
+        raise SpiritlevelError(
+            f"The study's store in {str(folder)!r} may be read, but not written: "
+            f"{str(links[0])!r} is a link, or has a second name elsewhere, and what it leads to "
+            "may belong to something else. Make a copy that follows links (cp -rL) and go on with "
+            "that."
+        )
 
 
 def _pretty(content: object) -> bytes:
