@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import fresh
 import spiritlevel as sl
 import spiritlevel_lab
-from population.tiny_study import tiny
+from population.tiny_study import seal, tiny
 from spiritlevel.cli.app import app
 from spiritlevel.ground import user_code
 from spiritlevel.inputs.models import build
@@ -257,6 +257,7 @@ def test_a_received_store_asks_first_whatever_its_tables_say(here):
         text = json.dumps(hostile)
         id_ = RunSettings.from_json(text, "{}").id
         connection.execute("UPDATE runs SET settings = ?, id = ?", (text, id_))
+    seal(here / "store")
     for how in ({}, {"workers": 2}, {"executor": "vmap"}):
         with pytest.raises(user_code.CodeNotAllowed, match="'subprocess:call'"):
             resume(here / "store", **how)

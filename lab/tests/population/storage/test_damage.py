@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 import spiritlevel as sl
-from population.tiny_study import lasting, tiny
+from population.tiny_study import lasting, seal, tiny
 from spiritlevel.cli.app import app
 from spiritlevel_lab import Store, execute
 from spiritlevel_lab.population import control
@@ -37,6 +37,7 @@ def forget_checksums(folder):
     with sqlite3.connect(folder / "runs.sqlite") as database:
         database.execute("DELETE FROM meta WHERE key LIKE 'checkpoint:%'")
     database.close()
+    seal(folder)
 
 
 def delete(path):
@@ -180,7 +181,6 @@ def empty(path):
     path.write_bytes(b"")
 
 
-DEFINITIONS = (spoil_definition, lose_definition)
 DATABASES = [
     *(spoil_pages, spoil_heading, spoil_definition, lose_definition, spoil_settings),
     *(exchange_settings, lose_table, empty, delete),
@@ -188,7 +188,7 @@ DATABASES = [
 
 
 @pytest.mark.parametrize("damage", DATABASES, ids=lambda damage: damage.__name__)
-def test_a_damaged_database_is_noticed_before_anything_is_written(study, finished, damage):
+def test_a_damaged_database_is_noticed_before_anything_is_written(study, damage):
     for end in ("-wal", "-shm"):
         (study / f"runs.sqlite{end}").unlink(missing_ok=True)
     damage(study / "runs.sqlite")
@@ -199,10 +199,6 @@ def test_a_damaged_database_is_noticed_before_anything_is_written(study, finishe
         control.resume(study)
     assert "Put back a copy" in str(caught.value)
     assert "--out" in str(caught.value)
-    if damage in DEFINITIONS:  # which `run` brings along
-        control.run(tiny(seeds=2), study).close()
-        assert lasting(study) == lasting(finished)
-        return
     with pytest.raises(sl.SpiritlevelError, match="is damaged"):
         control.run(tiny(seeds=2), study)
     assert [path.read_bytes() for path in weights(study)] == kept
