@@ -199,6 +199,7 @@ def check_files(store: Store, *, retrain: bool = False) -> str:
     With `retrain` the runs that lost their weights wait again instead.
     """
     check_database(store)
+    store.write_definition()
     lost = lost_checkpoints(store)
     if not lost:
         return ""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.ground.files import own_folder, remove_leftovers, write_atomically
+from spiritlevel.ground.files import is_plain, own_folder, remove_leftovers, write_atomically
 from spiritlevel.ground.files.names import as_path, check_name
 from spiritlevel.records.reading import parse_json
 
@@ -102,7 +102,7 @@ class Store:
                 add_runs(store._connection, path, study)
                 refuse_without_log(store._connection, path, schema.VERSION)
             store._select("PRAGMA wal_checkpoint(PASSIVE)")  # a copy without the log has the runs
-            write_atomically(path / DEFINITION, _pretty(study.to_dict()))
+            store.write_definition()
             undo.pop_all()
         return store
 
@@ -126,7 +126,7 @@ class Store:
             undo.enter_context(store)
             with explained(path):
                 version = version_of(store._connection)
-            refuse_without_log(store._connection, path, version)
+                refuse_without_log(store._connection, path, version)
             if version == 0:
                 raise SpiritlevelError(
                     f"The study in {str(path)!r} was stopped before it had any runs. Start it "
@@ -168,6 +168,14 @@ class Store:
             # Thousands of runs take seconds to be read.
             self._definition = text, Study.from_dict(parse_json(text))
         return self._definition[1]
+
+    def write_definition(self) -> None:
+        """Put the definition beside the database, to be read by people, where it is not yet."""
+        definition = parse_json(self._definition_text())
+        content = f"{json.dumps(definition, indent=2, ensure_ascii=False)}\n".encode()
+        path = self.folder / DEFINITION
+        if not self.read_only and (not is_plain(path) or path.read_bytes() != content):
+            write_atomically(path, content)
 
     def _definition_text(self) -> str:
         rows = self._select("SELECT value FROM meta WHERE key = 'study'")
@@ -390,7 +398,3 @@ class Store:
             raise unusable(self.folder, PermissionError("it may be read, but not written"))
         with transaction(self._connection, self.folder):
             yield
-
-
-def _pretty(content: object) -> bytes:
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
