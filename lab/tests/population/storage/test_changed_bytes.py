@@ -1,10 +1,11 @@
-"""A byte of a store that has changed is an error, or changes nothing: by every way of reading it."""
+"""A changed byte of a store is an error, or changes nothing: by every way of reading it."""
 
 import contextlib
 import json
 import pathlib
 import random
 import shutil
+import sqlite3
 import warnings
 
 import pytest
@@ -15,6 +16,7 @@ from spiritlevel_lab import Store, execute
 from spiritlevel_lab.pages.report.study import page_of
 from spiritlevel_lab.pages.watch import Watched
 from spiritlevel_lab.population import control
+from spiritlevel_lab.population.executors import local
 from spiritlevel_lab.population.export import export
 from spiritlevel_lab.population.population import Population
 from spiritlevel_lab.population.population_statistics import statistics
@@ -124,3 +126,107 @@ def damaged(original: pathlib.Path, folder: pathlib.Path, file: str, seed: int) 
 def test_of_the_database(original, truth, tmp_path, seed):
     damaged(original, tmp_path / "store", "runs.sqlite", seed)
     check(tmp_path / "store", truth)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("seed", range(60))
+def test_of_its_log(original, tmp_path, seed):
+    """As a process leaves it that was killed: the newest rows are there, and nowhere else."""
+    with Store.create(tmp_path / "a" / "store", tiny(**MEASURED)) as store:
+        local.run_here(store)
+        shutil.copytree(tmp_path / "a" / "store", tmp_path / "b" / "store")
+        shutil.copytree(tmp_path / "a" / "store", tmp_path / "store")
+    (tmp_path / "b" / "store" / "runs.sqlite-shm").unlink()
+    (tmp_path / "store" / "runs.sqlite-shm").unlink()
+    log = tmp_path / "store" / "runs.sqlite-wal"
+    assert log.stat().st_size > 4096
+    content, draw = bytearray(log.read_bytes()), random.Random(seed)
+    flip(content, draw)
+    log.write_bytes(content)
+    found, truth = look_again(tmp_path / "store"), look_again(tmp_path / "b" / "store")
+    assert not is_error(truth["counts"])
+    assert all(is_error(found[way]) or found[way] == truth[way] for way in truth)
+
+
+def look_again(folder: pathlib.Path) -> dict:
+    """What a store with its log says first; the rest is read from the same database."""
+
+    def counts():
+        with Store.open(folder) as store:
+            return store.counts(), [store.rows(table) for table in TABLES]
+
+    def watch():
+        state = Watched(folder).state()
+        return {"error": state["waiting"]} if state["waiting"] else state["study"]
+
+    return {look.__name__: said(look) for look in (watch, counts)}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_of_the_weights_and_the_definition(original, truth, tmp_path, damage):
+    shutil.copytree(original, tmp_path / "store")
+    draw = random.Random(0)
+    for path in (
+        *(tmp_path / "store" / "checkpoints").iterdir(),
+        tmp_path / "store" / "study.json",
+    ):
+        before = path.read_bytes()
+        content = bytearray(before)
+        while content == before:
+            damage(content, draw)
+        path.write_bytes(content)
+        found = seen(tmp_path / "store")
+        assert is_error(found.pop("resume")) == (path.suffix != ".json")
+        assert all(found[way] == truth[way] for way in found)
+        if path.suffix == ".json":  # the database counts, and it is written anew
+            assert path.read_bytes() == before
+        path.write_bytes(before)
+
+
+def test_a_row_that_is_gone_or_came_from_elsewhere(original, tmp_path):
+    statements = (
+        "DELETE FROM epochs WHERE epoch = 2 AND run = (SELECT min(id) FROM runs)",
+        "DELETE FROM measurements",
+        "DELETE FROM meta WHERE key LIKE 'checkpoint:%'",
+        "DELETE FROM machines",
+        "DELETE FROM checksums WHERE part = 'epochs'",
+        "DELETE FROM checksums WHERE part = 'runs'",
+        "UPDATE epoch_measurements SET value = value + 1e-12",
+        "UPDATE runs SET seconds = seconds + 1e-9",
+        "UPDATE measurements SET text = text || ' '",
+        "CREATE TRIGGER more AFTER UPDATE ON runs BEGIN DELETE FROM epochs; END",
+    )
+    for i, statement in enumerate(statements):
+        folder = shutil.copytree(original, tmp_path / str(i))
+        with contextlib.closing(sqlite3.connect(folder / "runs.sqlite")) as connection, connection:
+            assert connection.execute(statement).rowcount != 0
+        found = seen(folder)
+        assert is_error(found["tables"]), statement
+        assert is_error(found["resume"]), statement
+
+
+def test_a_row_that_changed_is_not_written_over(original, tmp_path):
+    folder = shutil.copytree(original, tmp_path / "store")
+    with Store.open(folder) as store:
+        with contextlib.closing(sqlite3.connect(folder / "runs.sqlite")) as connection, connection:
+            connection.execute("UPDATE runs SET status = 'failed', attempt = 3")
+        with pytest.raises(sl.SpiritlevelError, match="has changed since it was written"):
+            store.retry_failed()
+
+
+def test_a_store_without_checksums_is_read_and_gets_them(original, truth, tmp_path):
+    folder = shutil.copytree(original, tmp_path / "store")
+    without_checksums(folder)
+    assert Watched(folder).state()["study"] == truth["watch"]
+    assert seen(folder) == truth
+    with contextlib.closing(sqlite3.connect(folder / "runs.sqlite")) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("SELECT count(*) FROM checksums").fetchone()[0] > 4 * 8
+
+
+def test_a_changed_number_of_the_format_does_not_switch_them_off(original, tmp_path):
+    for version in (0, 1, 2):
+        folder = shutil.copytree(original, tmp_path / str(version))
+        with contextlib.closing(sqlite3.connect(folder / "runs.sqlite")) as connection, connection:
+            connection.execute(f"PRAGMA user_version = {version}")
+        assert all(is_error(each) for each in seen(folder).values())

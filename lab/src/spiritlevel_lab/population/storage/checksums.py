@@ -72,9 +72,9 @@ def check_rows(connection: sqlite3.Connection) -> None:
         left = dict(connection.execute(query, (table,)).fetchall())
         for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table}"):
             if left.pop(str(row[0]), None) != _checksum(table, str(row[0]), [row]):
-                raise _changed(f"a row of {table!r}, {row[0]!r},")
+                raise _changed(f"the row {row[0]!r} of {table!r}")
         if left:
-            raise _changed(f"{table!r}, where a row is missing,")
+            raise _changed(f"a row of {table!r} that is missing")
 
 
 def checked_runs(connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
@@ -145,5 +145,5 @@ def _checksum(part: str, key: str, rows: Sequence[Sequence[Any]]) -> str:
 
 def _changed(what: str) -> sqlite3.DatabaseError:
     return sqlite3.DatabaseError(
-        f"malformed: {what} has another content than was written, by its checksum"
+        f"malformed: the checksum of {what} does not match, so it is not what was written"
     )
