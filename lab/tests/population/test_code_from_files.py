@@ -17,7 +17,7 @@ import spiritlevel as sl
 import spiritlevel_lab
 from population.tiny_study import seal, tiny
 from spiritlevel.cli.app import app
-from spiritlevel.ground import user_code
+from spiritlevel.ground import plugins, user_code
 from spiritlevel.inputs.models import build
 from spiritlevel_lab import RunSettings, Store, Study, execute, resume, run
 from spiritlevel_lab.population import control
@@ -387,6 +387,15 @@ def test_a_folder_does_not_install_itself_by_being_worked_in(here):
     assert done.returncode == 0, done.stderr
     assert "0 of 1 runs done" in done.stdout
     assert not (here / "ran").exists()
+
+
+def test_the_working_folder_on_the_path_installs_nothing(here, monkeypatch):
+    write(here / "evil-1.dist-info" / "entry_points.txt", "[spiritlevel.studies]\nevil = evil")
+    for place in (str(here), ""):
+        monkeypatch.setattr(sys, "path", [place, *sys.path])
+        assert "evil" not in {point.module for point in plugins.points("spiritlevel.studies")}
+    monkeypatch.setattr(sys, "path", [str(here), str(here), *sys.path])  # as PYTHONPATH names it
+    assert "evil" in {point.module for point in plugins.points("spiritlevel.studies")}
 
 
 def test_allow_code_runs_it(here, monkeypatch):
