@@ -50,7 +50,7 @@ def _is_damaged(content: bytes) -> bool:
         frame = content[start : start + FRAME + size]
         its_salts, its_state = frame[8:16], struct.unpack(">2I", frame[16:FRAME])
         state = _checksum(frame[:8] + frame[FRAME:], state, order)
-        if its_salts != salts and 0 < (salt - int.from_bytes(frame[8:12])) & MASK < OLDER:
+        if its_salts != salts and 0 < (salt - int.from_bytes(frame[8:12], "big")) & MASK < OLDER:
             return False  # left from before the log was begun anew
         if its_salts != salts or state != its_state:
             # A stored transaction ends in a frame that says so. One that found no room has none.

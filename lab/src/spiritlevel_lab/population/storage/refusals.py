@@ -80,5 +80,5 @@ def _log_is_lost(folder: pathlib.Path, count: int) -> SpiritlevelError:
         folder,
         f"there are weights of {count} runs that it knows nothing of, so its newest rows are "
         f"missing. They were in its log {DATABASE}-wal, which was not copied with it, or deleted. "
-        "Put that file back beside it",
+        "Put that file back beside it, or copy the store once more while nobody writes to it",
     )
