@@ -19,7 +19,8 @@ from spiritlevel_lab.population.storage.claims import new_worker
 SINGS = "import pathlib; pathlib.Path(__file__).with_name('ran').touch()\n"
 NET = "from spiritlevel.inputs.models import mlp\ndef make(**options): return mlp(hidden=4)\n"
 MODULES = ("evil", "yaml", "typer", "torch", "sitecustomize", "conftest", "__init__", "study")
-COMMANDS = {
+COMMANDS = {  # the first also writes; SQLite unlinks a log that is a link when it closes
+    "resume": ["study", "resume", "STORE"],
     "status": ["study", "status", "STORE"],
     "report": ["study", "report", "STORE", "--resamples", "0"],
     "html": ["study", "report", "STORE", "--resamples", "0", "--html", "OUT/study.html"],
@@ -27,7 +28,6 @@ COMMANDS = {
     "figures": ["study", "figures", "STORE", "--measures", "head.trace"],
     "watch": ["watch", "STORE", "--json", "OUT/watch.json"],
     "page": ["report", "STORE", "--out", "OUT/page.html"],
-    "resume": ["study", "resume", "STORE"],
     "retrain": ["study", "resume", "STORE", "--retrain"],
     "measure": [
         *("study", "measure", "STORE", "--model", "mlp", "--model-arg", "hidden=4"),
