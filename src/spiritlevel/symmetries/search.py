@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ..records.measurements import Progress
+from .adding import Vary
 from .logit_size import temperature_move, weight_scale_move
 from .moves import Group, Move
 from .names import FUNCTION_PRESERVING, MOVES
-from .numeric import NAMES, Vary, find_numeric_moves
+from .numeric import NAMES, find_numeric_moves
 from .permuting import find_permutations
 from .ports import ports_of
 from .precision import as_written, precise
