@@ -254,7 +254,7 @@ class RowProbing:
         whole = parts[0] + parts[1]
         if self.operator == "residual" and "hessian" in self._probes.operators:
             direct = sum(self._parts(factors, "hessian"), start=Estimate(0.0, data_variance=0.0))
-            return whole.with_data_error(*parts, direct)
+            return whole.with_data_error(parts[0], parts[1], direct)
         return whole
 
     def _parts(self, factors: Factors, operator: Operator) -> list[Estimate]:
