@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from ...engine.data_pass import Needs
 from ...engine.refine import advice
-from ...engine.row_estimator import RowEstimate, columns_text, estimate_rows, probes_text
+from ...engine.row_estimator import (
+    RowEstimate,
+    columns_text,
+    estimate_rows,
+    hidden_text,
+    probes_text,
+)
 from ...engine.workspace import Workspace
 from ...records.measurements import Measurement, Status
 from ..eigenvalues import of_network, room_for_network, subspace_of_network
@@ -71,6 +77,8 @@ def ggn_trace(workspace: Workspace) -> Measured:
         if estimate.unknown or (judged and missed):
             status = Status.NOT_CONVERGED
             text = f"{text}; {advice(rows, workspace.precision)}"
+        if hidden := hidden_text(workspace, estimate):
+            text = f"{text.rstrip('.')}; {hidden}"
         if estimate.exact and (doubtful := [name for name in names if name in doubts]):
             status = Status.UNCONFIRMED
             text = f"not confirmed: {doubtful[0]!r}: {doubts[doubtful[0]]}"
