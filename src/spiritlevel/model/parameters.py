@@ -18,8 +18,9 @@ MOST_NAMED = 12  # layers in an error: large networks have hundreds
 def select_parameters(
     model: nn.Module, layers: str | Sequence[str] | None
 ) -> dict[str, nn.Parameter]:
-    """Trainable parameters, all or those of the modules that match `layers`."""
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    """Trainable parameters, all or those of the modules that match `layers`; no empty ones."""
+    named = model.named_parameters()
+    trainable = {name: p for name, p in named if p.requires_grad and p.numel()}
     if not trainable:
         raise SpiritlevelError(
             "The model must have at least one parameter with requires_grad=True. Got none. "
