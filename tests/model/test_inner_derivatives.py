@@ -43,9 +43,7 @@ class Tangent(Base):
 class DualNumbers(Base):
     def forward(self, x):
         with forward_ad.dual_level():
-            dual = forward_ad.unpack_dual(
-                self.energy(forward_ad.make_dual(x, torch.ones_like(x)))
-            )
+            dual = forward_ad.unpack_dual(self.energy(forward_ad.make_dual(x, torch.ones_like(x))))
             parts = [dual.primal, dual.tangent, x[:, :3]]
         return self.head(torch.cat(parts, dim=1))
 
