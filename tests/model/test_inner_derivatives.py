@@ -1,4 +1,4 @@
-"""Networks whose forward differentiates or transforms: physics-informed, force models, ensembles."""
+"""Networks whose forward differentiates or transforms, as force models and ensembles do."""
 
 import pytest
 import torch

@@ -64,7 +64,7 @@ class Scaled(nn.Module):
 
 
 def dense(model, x, y):
-    """By double backward, entry by entry: slices of one flat gradient would be at odd places too."""
+    """By double backward of each entry: slices of one flat gradient would be at odd places too."""
     parameters = list(model.parameters())
     loss = F.cross_entropy(model(x), y)
     rows = []
