@@ -96,6 +96,7 @@ PRODUCTIONS: dict[str, Production] = {
     "learned_query": features("LearnedQuery()"),
     "input_gate": features("InputGate()"),
     "read_as_number": features("ReadAsNumber()", odd=LIES),
+    "complex_filter": features("ComplexFilter()"),
     # activations
     "relu": activation("nn.ReLU()", straight=True),
     "leaky_relu": activation("nn.LeakyReLU(0.3)", straight=True),

@@ -172,3 +172,55 @@ def test_dropout_that_is_no_module_is_found_out():
     model = build("llama", attention_dropout=0.5).train()  # only inside scaled_dot_product
     with pytest.raises(sl.SpiritlevelError, match=r"or on chance.*call model\.eval\(\)"):
         sl.measure(model, batches("llama"), measures="curvature.trace")
+
+
+def seq2seq(kind):
+    """A small encoder–decoder, and a batch for it."""
+    common = {
+        "vocab_size": 12,
+        "d_model": 4,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 6,
+        "decoder_ffn_dim": 6,
+        "dropout": 0.0,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 1,
+    }
+    labels = torch.randint(3, 12, (3, 4))
+    labels[0, -1] = -100
+    if kind == "whisper":
+        config = transformers.WhisperConfig(
+            **common, num_mel_bins=4, max_source_positions=6, max_target_positions=6
+        )
+        inputs = {"input_features": torch.randn(3, 4, 12, dtype=torch.float64)}
+        return transformers.WhisperForConditionalGeneration(config), inputs | {"labels": labels}
+    inputs = {"input_ids": torch.randint(3, 12, (3, 5)), "labels": labels}
+    if kind == "bart":
+        inputs["decoder_inputs_embeds"] = torch.randn(3, 4, 4, dtype=torch.float64)
+        config = transformers.BartConfig(**common, max_position_embeddings=8)
+        return transformers.BartForConditionalGeneration(config), inputs
+    config = transformers.M2M100Config(**common, max_position_embeddings=8)
+    return transformers.M2M100ForConditionalGeneration(config), inputs
+
+
+@pytest.mark.parametrize("kind", ["whisper", "m2m100", "bart"])
+def test_products_of_encoder_decoders_are_those_of_their_own_loss(kind):
+    """The first two have no method that shifts labels; the last one gets embeddings."""
+    torch.manual_seed(0)
+    model, batch = seq2seq(kind)
+    model = model.double().eval()
+    operator = sl.operator(model, [batch])
+    vector = torch.randn(operator.shape[0], dtype=torch.float64)
+    parameters = [dict(model.named_parameters())[name] for name in operator.names]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        gradients = torch.autograd.grad(model(**batch).loss, parameters, create_graph=True)
+        slope = torch.cat([g.flatten() for g in gradients]) @ vector
+        truth = torch.autograd.grad(slope, parameters)
+    flat = torch.cat([part.flatten() for part in truth])
+    # some of these models compute in float32 inside
+    torch.testing.assert_close(operator @ vector, flat, rtol=1e-5, atol=1e-7 * float(flat.norm()))

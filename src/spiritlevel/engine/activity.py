@@ -20,7 +20,7 @@ from ..ground.errors import SpiritlevelError
 from ..model import batches as _batches
 from ..model.batches import BatchLocation
 from ..model.distributed import Processes
-from ..model.exclusive import of_this_thread
+from ..model.layer_hooks import of_plain_calls
 from ..model.layers import Layout, candidate_layouts
 from ..model.model_state import ROOT
 from ..model.operation_watch import OperationWatch
@@ -91,10 +91,10 @@ def watching(surface: Surface, rectified: Note, entered: Note) -> Iterator[None]
             path = name or ROOT
             handles += [
                 module.register_forward_pre_hook(
-                    of_this_thread(lambda _, args, kwargs, path=path: enter(path, args, kwargs)),
+                    of_plain_calls(lambda _, args, kwargs, path=path: enter(path, args, kwargs)),
                     with_kwargs=True,
                 ),
-                module.register_forward_hook(of_this_thread(lambda *_: leave()), always_call=True),
+                module.register_forward_hook(of_plain_calls(lambda *_: leave()), always_call=True),
             ]
         with _Rectifiers(note):
             yield

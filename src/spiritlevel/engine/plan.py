@@ -8,6 +8,7 @@ looked at again in every run (`routes`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ from ..math.signs import random_signs
 from ..model import batches as _batches
 from ..model.autograd_graph import refuse_hidden_graphs, shape_of_graph
 from ..model.batches import BatchLocation
-from ..model.layer_hooks import LayerUse, LayerUses, recording_uses, saved_bytes
+from ..model.layer_hooks import LayerUse, LayerUses, recording_uses, result_bytes, saved_bytes
 from ..model.layers import Layout
 from ..model.linearity import SLICE_WRITTEN, bends
 from ..model.surface import Surface
@@ -180,14 +181,21 @@ def _recorded(
     surface: Surface, batch: Any, num_samples: int
 ) -> tuple[LayerUses, Tensor, Tensor, dict[int, int]]:
     modules = {name: surface.layers.module(name) for name in surface.layers.rules}
-    saving, sizes = saved_bytes()
-    with (
-        torch.enable_grad(),
-        recording_uses(modules, num_samples=num_samples) as recorded,
-        saving,
-    ):
-        outputs, targets = _probe(surface, batch)
-    return recorded, outputs, targets, sizes
+
+    def run(
+        saving: contextlib.AbstractContextManager[Any], sizes: dict[int, int]
+    ) -> tuple[LayerUses, Tensor, Tensor, dict[int, int]]:
+        recording = recording_uses(modules, num_samples=num_samples)
+        with torch.enable_grad(), recording as recorded, saving:
+            outputs, targets = _probe(surface, batch)
+        return recorded, outputs, targets, sizes
+
+    try:
+        return run(*saved_bytes())
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        return run(*result_bytes())  # the model's code uses torch.func, or it fails anyway
 
 
 def make_head_plan(surface: Surface) -> MeasuringPlan:

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.graph import GradientEdge
 
 from ..ground.errors import SpiritlevelError
+
+
+def inside_transform() -> bool:
+    """Whether torch.func, or forward differentiation, is at work around this line.
+
+    Tensors then stand for others (all samples of a vmap, a value with its tangent), and they are
+    dead as soon as it ends.
+    """
+    return torch._C._functorch.peek_interpreter_stack() is not None or (
+        forward_ad._current_level >= 0
+    )
 
 
 def nodes(*outputs: Tensor) -> Iterator[Any]:

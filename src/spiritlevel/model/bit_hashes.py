@@ -66,6 +66,8 @@ def scramble(hashes: Tensor) -> Tensor:
 
 def as_integers(rows: Tensor) -> Tensor:
     """The bits of a matrix as integers, the widest kind that fits into a row."""
+    if not rows.numel():
+        return torch.zeros(rows.shape, dtype=torch.int64, device=rows.device)
     rows = rows.contiguous()
     size = rows.shape[1] * rows.element_size()
     width = next(kind for kind in _WIDTHS if size % kind.itemsize == 0)

@@ -150,10 +150,11 @@ class PretrainedForward:
 
     def _outputs(self, model: nn.Module, inputs: dict[str, Any], labels: Tensor) -> Tensor:
         """An encoder–decoder gets the labels, shifted by one, as decoder input, as in training."""
-        shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-        decodes = getattr(model.config, "is_encoder_decoder", False) and labels.dim() == 2
-        if decodes and shift is not None and "decoder_input_ids" not in inputs:
-            inputs = inputs | {"decoder_input_ids": shift(labels)}
+        if _decodes_labels(model, inputs, labels):
+            shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+            # without that method the model shifts them itself, on its way to its own loss
+            more = {"labels": labels} if shift is None else {"decoder_input_ids": shift(labels)}
+            inputs = inputs | more
         return scores(model(**inputs, **_no_cache(model)))
 
     def _matching_shift(
@@ -217,6 +218,13 @@ def _inputs_and_labels(model: nn.Module, batch: Any) -> tuple[dict[str, Any], Te
     if isinstance(x, Tensor):
         return {model.main_input_name: x}, labels  # type: ignore[dict-item]
     return (dict(x), labels) if isinstance(x, Mapping) else None
+
+
+def _decodes_labels(model: nn.Module, inputs: Mapping[str, Any], labels: Tensor) -> bool:
+    """Whether the decoder's input is made of the labels, which are tokens."""
+    if not getattr(model.config, "is_encoder_decoder", False) or labels.is_floating_point():
+        return False
+    return labels.dim() == 2 and not {"decoder_input_ids", "decoder_inputs_embeds"} & inputs.keys()
 
 
 def _are_next_tokens(model: nn.Module, inputs: dict[str, Any], labels: Any) -> bool:

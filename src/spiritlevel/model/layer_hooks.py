@@ -19,9 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from .autograd_graph import inside_transform
 from .exclusive import of_this_thread
 from .layers.layer_rule import AbstractRule
 from .operands import Operand
+from .operation_watch import OperationWatch
 from .operations import Operation
 
 
@@ -53,6 +55,18 @@ class LayerUse:
     def placed(self, key: str, G: Tensor) -> Tensor:
         """A gradient of what was used as one of the whole parameter."""
         return self.operands[key].placed(G) if key in self.operands else G
+
+
+def of_plain_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook, without the calls of other threads and those that the model's code transforms.
+
+    What a model computes by torch.func is read off the graph that is left when it ends.
+    """
+
+    def call(*args: Any) -> Any:
+        return None if inside_transform() else hook(*args)
+
+    return of_this_thread(call)
 
 
 def with_alias(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -89,7 +103,8 @@ class LayerUses:
     def again(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The same in the backward, where a checkpointed part of the model runs again."""
         is_backward = torch._C._current_graph_task_id() != -1
-        return with_alias(module, args) if is_backward and not self._paused else None
+        is_plain = not self._paused and not inside_transform()
+        return with_alias(module, args) if is_backward and is_plain else None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -179,10 +194,10 @@ def recording_uses(
     try:
         for layer, module in modules.items():
             if layer in inputs:
-                handles.append(module.register_forward_pre_hook(of_this_thread(recorded.before)))
+                handles.append(module.register_forward_pre_hook(of_plain_calls(recorded.before)))
             handles.append(
                 module.register_forward_hook(
-                    of_this_thread(functools.partial(recorded.after, layer)),
+                    of_plain_calls(functools.partial(recorded.after, layer)),
                     prepend=True,  # before any hook of the user that replaces the output
                 )
             )
@@ -199,16 +214,48 @@ def recording_uses(
 
 
 def saved_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int]]:
-    """A context, and the sizes by address of the storages that autograd saves during it."""
+    """A context, and the sizes by address of the storages that autograd saves during it.
+
+    In it torch refuses what a model's own code does by torch.func: `result_bytes` takes its place.
+    """
     sizes: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        sizes[storage.data_ptr()] = storage.nbytes()
+        _note_storage(tensor, sizes)
         # The tensor itself would be kept by its own graph: a cycle that the collector cannot see.
         return tensor.detach()
 
     return torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), sizes
+
+
+def result_bytes() -> tuple[contextlib.AbstractContextManager[Any], dict[int, int]]:
+    """The same for all results of operations, saved or not: at least what autograd saves."""
+    watch = _Results()
+    return watch, watch.sizes
+
+
+class _Results(OperationWatch):
+    """Notes the storages of all results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for part in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(part, Tensor):
+                _note_storage(part, self.sizes)
+        return result
+
+
+def _note_storage(tensor: Tensor, sizes: dict[int, int]) -> None:
+    if tensor._is_zerotensor():  # a tangent of 0, which has no memory
+        return
+    storage = tensor.untyped_storage()
+    sizes[storage.data_ptr()] = max(storage.nbytes(), sizes.get(storage.data_ptr(), 0))
 
 
 @contextlib.contextmanager
@@ -222,7 +269,7 @@ def recording_calls(module: nn.Module | None) -> Iterator[list[tuple[Tensor, Any
     def note(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         calls.append((args[0].detach(), output.detach()))
 
-    handle = module.register_forward_hook(of_this_thread(note), prepend=True)
+    handle = module.register_forward_hook(of_plain_calls(note), prepend=True)
     try:
         yield calls
     finally:

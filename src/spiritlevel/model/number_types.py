@@ -27,7 +27,9 @@ class NumberTypes:
     ) -> None:
         """`has_hooks`: on its parameters, which are dropped where values of another type come."""
         check_arithmetic(arithmetic, device)
-        own = next((p.dtype for p in model.parameters()), torch.get_default_dtype())
+        # quantized and complex weights, which are frozen, do not tell
+        types = (p.dtype for p in model.parameters() if p.is_floating_point())
+        own = next(types, torch.get_default_dtype())
         if has_hooks and own in HALF:
             raise SpiritlevelError(
                 f"The model is in {str(own).removeprefix('torch.')} and wrapped in "

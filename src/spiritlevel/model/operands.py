@@ -35,6 +35,11 @@ class Operand:
         return self.view.numel() == self.parameter.numel() and self.view.is_contiguous()
 
     @property
+    def is_as_kept(self) -> bool:
+        """Whether it is the whole in its own shape: (1, n) and its transpose are both the whole."""
+        return self.is_whole and self.view.shape == self.parameter.shape
+
+    @property
     def values(self) -> Tensor:
         """The entries that the operation sees."""
         place = self.view.shape, self.view.stride(), self.view.storage_offset()

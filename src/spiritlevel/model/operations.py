@@ -178,9 +178,10 @@ def _matrix_product(
     if bias is not None and bias.view.shape != (width,):
         return None
     rule: LinearRule = TransposedLinearRule()
-    if weight.changed(matrix.t()).is_whole:
-        rule, matrix = LinearRule(), matrix.t()
     weight = weight.changed(matrix)
+    turned = weight.changed(matrix.t())
+    if turned.is_whole and (turned.is_as_kept or not weight.is_as_kept):
+        rule, weight = LinearRule(), turned
     operands = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     geometry = Product(weight.values, in_features=a.shape[-1])
     return _found(node, rule, geometry, a, operands)

@@ -64,7 +64,13 @@ class OutputChecks:
 
 
 def check_rows(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
-    """Refuse outputs that do not have one row per sample."""
+    """Refuse complex outputs, and those that do not have one row per sample."""
+    if outputs.is_complex():
+        raise SpiritlevelError(
+            f"The outputs must be real. Got {outputs.dtype} in {where}. Let the model return what "
+            "the loss is a function of, such as outputs.abs() or torch.view_as_real(outputs), or "
+            "do so in forward=lambda model, batch: (outputs, targets)."
+        )
     count = _batches.num_samples(batch)
     if outputs.dim() == 0 or len(outputs) != count:
         raise SpiritlevelError(
@@ -76,12 +82,17 @@ def check_rows(outputs: Tensor, batch: Any, where: BatchLocation) -> None:
 
 
 def check_targets(targets: Any, where: BatchLocation) -> None:
-    """Refuse targets that are not one tensor."""
+    """Refuse targets that are not one tensor of real numbers."""
     if not isinstance(targets, Tensor):
         raise SpiritlevelError(
             f"The targets must be one tensor. Got {type(targets).__name__} in {where}. Pass "
             "forward=lambda model, batch: (outputs, targets) that picks the tensor your loss "
             "needs; several can be stacked into one and taken apart in the loss."
+        )
+    if targets.is_complex():
+        raise SpiritlevelError(
+            f"The targets must be real. Got {targets.dtype} in {where}. Pass "
+            "torch.view_as_real(targets), and outputs of the same shape."
         )
 
 

@@ -18,15 +18,16 @@ MOST_NAMED = 12  # layers in an error: large networks have hundreds
 def select_parameters(
     model: nn.Module, layers: str | Sequence[str] | None
 ) -> dict[str, nn.Parameter]:
-    """Trainable parameters, all or those of the modules that match `layers`."""
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    """Trainable parameters, all or those of the modules that match `layers`; no empty ones."""
+    named = model.named_parameters()
+    trainable = {name: p for name, p in named if p.requires_grad and p.numel()}
     if not trainable:
         raise SpiritlevelError(
             "The model must have at least one parameter with requires_grad=True. Got none. "
             "Unfreeze what you want to measure: parameter.requires_grad_(True)."
         )
     if layers is None:
-        return trainable
+        return _all_real(trainable)
     patterns = [layers] if isinstance(layers, str) else list(layers)
     owners = {name: name.rpartition(".")[0] or ROOT for name in trainable}
     for pattern in patterns:
@@ -37,11 +38,26 @@ def select_parameters(
                 "The 'layers' argument must name modules with trainable parameters. Nothing "
                 f"matches {pattern!r}.{_instead(pattern, list(dict.fromkeys(owners.values())))}"
             )
-    return {
-        name: parameter
-        for name, parameter in trainable.items()
-        if any(fnmatch.fnmatchcase(owners[name], pattern) for pattern in patterns)
-    }
+    return _all_real(
+        {
+            name: parameter
+            for name, parameter in trainable.items()
+            if any(fnmatch.fnmatchcase(owners[name], pattern) for pattern in patterns)
+        }
+    )
+
+
+def _all_real(chosen: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """The same parameters; refuses complex ones."""
+    for name, parameter in chosen.items():
+        if parameter.is_complex():
+            raise SpiritlevelError(
+                f"The measured parameters must be real. {name!r} is {parameter.dtype}. Keep it as "
+                "a real one, nn.Parameter(torch.view_as_real(w)), and let forward read it by "
+                "torch.view_as_complex: then its real and imaginary parts are measured. Or leave "
+                "it out: freeze it with requires_grad_(False), or name other 'layers'."
+            )
+    return chosen
 
 
 def _instead(pattern: str, names: list[str]) -> str:

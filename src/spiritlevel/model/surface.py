@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..ground.errors import SpiritlevelError
+from ..ground.errors import SpiritlevelError, is_out_of_memory
 from ..records.measurements import Cost, Progress
 from . import batches as _batches
 from . import model_state
@@ -84,6 +84,7 @@ class Surface:
         self.numbers = NumberTypes(model, self.device, arithmetic, has_hooks=has_hooks)
         self._measuring = False
         self._called = False  # whether the model has run
+        self._needs_graph = False  # whether its code calls torch.autograd.grad
         self._first: Any = None  # the first samples of the data
 
     # -- the model ---------------------------------------------------------------------------
@@ -194,17 +195,31 @@ class Surface:
     def _run(
         self, batch: Any, parameters: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        # on a copy: some models write to their input, and the next call needs it as it was
-        batch = _batches.map_tensors(Tensor.clone, batch)
         with (
             self.substituting(parameters),
             # looking at every function is slow, and the first call shows what the model calls
             contextlib.nullcontext() if self._called else PlainLookups(),
             self.numbers.calling(),
         ):
-            outputs, targets, *mask = self.forward(self.model, batch)
+            outputs, targets, *mask = self._called_model(batch)
         self._called = True
         return outputs, targets, mask[0] if mask else None
+
+    def _called_model(self, batch: Any) -> tuple[Tensor, ...]:
+        """What `forward` gives; with a graph inside for a model that differentiates by itself.
+
+        It gets a copy: some models write to their input, and the next call needs it as it was.
+        """
+        if torch.is_grad_enabled() or not self._needs_graph:
+            try:
+                return self.forward(self.model, _batches.map_tensors(Tensor.clone, batch))
+            except RuntimeError as error:
+                if torch.is_grad_enabled() or is_out_of_memory(error):
+                    raise
+        with torch.enable_grad():
+            outputs, *others = self.forward(self.model, _batches.map_tensors(Tensor.clone, batch))
+        self._needs_graph = True
+        return outputs.detach(), *others
 
     def trial(self) -> Callable[[], object]:
         """Get a sample ready; what this returns runs the model on it, and looks at nothing."""

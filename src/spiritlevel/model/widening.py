@@ -79,8 +79,8 @@ class PrecisionWatch(OperationWatch):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         for part in result if isinstance(result, list | tuple) else [result]:
-            if isinstance(part, Tensor) and part.is_floating_point():
+            if isinstance(part, Tensor) and (part.is_floating_point() or part.is_complex()):
                 eps = torch.finfo(part.dtype).eps
                 if eps > torch.finfo(self.coarsest).eps:
-                    self.coarsest = part.dtype
+                    self.coarsest = part.dtype.to_real()
         return result

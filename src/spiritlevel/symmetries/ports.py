@@ -129,7 +129,9 @@ def _attention(path: str, module: nn.MultiheadAttention) -> Port:
 def _owns_weight(module: nn.Module) -> bool:
     # a parametrized weight is computed from others; one that is quantized has no gradients
     weight = module._parameters.get("weight")
-    return weight is not None and weight.is_floating_point()
+    if weight is None or not weight.numel():
+        return False
+    return weight.is_floating_point()
 
 
 def _writes(module: nn.Module, dim: int) -> tuple[Slot, ...]:

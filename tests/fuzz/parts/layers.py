@@ -32,6 +32,22 @@ class Einsum(nn.Module):
         return torch.einsum("...i,ij->...j", x, self.matrix)
 
 
+class ComplexFilter(nn.Module):
+    """A filter of frequencies whose weights are real numbers in pairs, read as complex ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd = nn.Parameter(torch.ones(1))  # what follows may begin at an odd place
+        self.pairs = nn.Parameter(torch.randn(6) / 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.promote_types(
+            x.dtype, torch.float32
+        )  # there is no transform in half precision
+        pairs = torch.view_as_complex(self.pairs.to(wide).view(3, 2))
+        return (torch.fft.irfft(torch.fft.rfft(x.to(wide)) * pairs, n=4) * self.odd).to(x.dtype)
+
+
 class PackedSlices(nn.Module):
     """Two projections are slices of one weight."""
 

@@ -23,7 +23,7 @@ from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.autograd_graph import parameter_uses
 from ...model.batches import BatchLocation
-from ...model.exclusive import of_this_thread
+from ...model.layer_hooks import of_plain_calls
 from ...model.layers import AbstractMatrixRule
 from ...model.layers.embedding import EmbeddingRule
 from ...model.layers.patches import ConvRule
@@ -197,7 +197,7 @@ def _watching(surface: Surface, report: ReportInput) -> Iterator[None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             report(layer, (*args, *kwargs.values())[0])
 
-        return of_this_thread(hook)
+        return of_plain_calls(hook)
 
     with ExitStack() as stack:
         for layer in surface.layers.matrix_rules:

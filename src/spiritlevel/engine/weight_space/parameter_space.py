@@ -45,7 +45,7 @@ class ParameterSpace:
         kinds = zip(self.slices.items(), self.shapes, self.dtypes, strict=True)
         front = vector.shape[:-1]
         return {
-            name: vector[..., part].view(front + shape).to(dtype)
+            name: _from_even_places(vector[..., part]).view(front + shape).to(dtype)
             for (name, part), shape, dtype in kinds
         }
 
@@ -58,6 +58,16 @@ class ParameterSpace:
             for shape, values in zip(self.shapes, parts, strict=True)
         ]
         return torch.cat(flat, dim=-1)
+
+
+def _from_even_places(part: Tensor) -> Tensor:
+    """The part, copied if a row of it begins at an odd number of its storage.
+
+    The model may read a parameter as complex numbers (`torch.view_as_complex`), which needs this.
+    """
+    steps = [step for step, size in zip(part.stride(), part.shape, strict=True) if size > 1]
+    is_odd = part.storage_offset() % 2 or any(step % 2 for step in steps[:-1])
+    return part.clone() if is_odd else part
 
 
 def parameter_groups(surface: Surface) -> list[list[str]]:

@@ -61,8 +61,11 @@ def rule_for(module: nn.Module) -> AbstractRule | None:
     """The rule for this kind of module; None also for a subclass with its own forward.
 
     A module whose own `forward` was replaced keeps its rule, since libraries do that only to wrap
-    it; the check of the rules finds the others.
+    it; the check of the rules finds the others. A layer with a weight of no entries has none: what
+    remains of it, a bias, is read off the graph.
     """
+    if any(p.numel() == 0 for p in module._parameters.values() if p is not None):
+        return None
     for kinds, rule in _RULES:
         for kind in kinds:
             if isinstance(module, kind) and type(module).forward is kind.forward:

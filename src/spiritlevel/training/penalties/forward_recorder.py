@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ground.errors import SpiritlevelError, brief
-from ...model.autograd_graph import parameter_uses
+from ...model.autograd_graph import inside_transform, parameter_uses
 from .argument_checks import check_trained
 
 
@@ -88,8 +88,7 @@ class ForwardRecorder:
 
 def _records_graph() -> bool:
     """Whether this forward pass records a graph: not in an evaluation, nor inside torch.func."""
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None
-    return torch.is_grad_enabled() and not transformed
+    return torch.is_grad_enabled() and not inside_transform()
 
 
 def find_layer(model: nn.Module, layer: str, layer_types: tuple[type[nn.Module], ...]) -> nn.Module:

@@ -199,7 +199,7 @@ class Penalty(abc.ABC):
             )
 
     def _zero(self) -> Tensor:
-        like = next(self.model.parameters())
+        like = next(p for p in self.model.parameters() if p.is_floating_point())
         return torch.zeros((), dtype=like.dtype, device=like.device)
 
 

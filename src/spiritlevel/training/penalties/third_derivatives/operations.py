@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ....ground.errors import SpiritlevelError
+from ....model.autograd_graph import inside_transform
 from ....model.convolutions import SPATIAL
 from ....model.model_state import twice_differentiable
 from .cross_entropies import binary_cross_entropy_with_logits, cross_entropy
@@ -97,9 +98,7 @@ class _Substitutes(TorchFunctionMode):
     ) -> Any:
         """Called for every function of torch."""
         kwargs = kwargs or {}
-        if (
-            torch._C._functorch.peek_interpreter_stack() is not None
-        ):  # torch.func needs the original functions
+        if inside_transform():  # torch.func needs the original functions
             return func(*args, **kwargs)
         if func in SPATIAL:
             return convolve(func, *args, **kwargs)

@@ -1,0 +1,120 @@
+"""Networks whose forward differentiates or transforms, as force models and ensembles do."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+
+import spiritlevel as sl
+
+
+class Base(nn.Module):
+    """An energy of four coordinates; the head sees it with a derivative of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+        self.head = nn.Linear(5, 3)
+
+
+class Force(Base):
+    """As people write it: without enable_grad."""
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        energy = self.energy(x)
+        (force,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
+        return self.head(torch.cat([energy, force], dim=1))
+
+
+class FunctionalForce(Base):
+    def forward(self, x):
+        force = torch.func.vmap(torch.func.grad(lambda a: self.energy(a).squeeze()))(x)
+        return self.head(torch.cat([self.energy(x), force], dim=1))
+
+
+class Tangent(Base):
+    def forward(self, x):
+        energy, slope = torch.func.jvp(self.energy, (x,), (torch.ones_like(x),))
+        return self.head(torch.cat([energy, slope, x[:, :3]], dim=1))
+
+
+class DualNumbers(Base):
+    def forward(self, x):
+        with forward_ad.dual_level():
+            dual = forward_ad.unpack_dual(self.energy(forward_ad.make_dual(x, torch.ones_like(x))))
+            parts = [dual.primal, dual.tangent, x[:, :3]]
+        return self.head(torch.cat(parts, dim=1))
+
+
+class Mapped(Base):
+    def forward(self, x):
+        return self.head(torch.cat([torch.func.vmap(self.energy)(x), x], dim=1))
+
+
+def block(model, x, y, name):
+    """One block of the Hessian, by differences of gradients in float64."""
+    parameter = dict(model.named_parameters())[name]
+    step, rows, flat = 1e-5, [], parameter.data.view(-1)
+    for i in range(len(flat)):
+        ends = []
+        for sign in (1, -1):
+            flat[i] += sign * step
+            (gradient,) = torch.autograd.grad(F.cross_entropy(model(x), y), parameter)
+            flat[i] -= sign * step
+            ends.append(gradient.flatten())
+        rows.append((ends[0] - ends[1]) / (2 * step))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("kind", [Force, FunctionalForce, Tangent, DualNumbers, Mapped])
+def test_every_layer_has_the_dense_values(kind):
+    torch.manual_seed(0)
+    model = kind().double().eval()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))
+    names = ["curvature.trace", "relative.kappa", "neuron.rho_sum"]
+    report = sl.measure(model, (x, y), measures=names, layers=["energy.0", "energy.2"])
+    for layer in ("energy.0", "energy.2"):
+        H = block(model, x, y, f"{layer}.weight")
+        bias = block(model, x, y, f"{layer}.bias")
+        W = model.get_submodule(layer).weight.detach()
+        out, into = W.shape
+        H4 = H.view(out, into, out, into)
+        truth = {
+            "curvature.trace": H.trace() + bias.trace(),
+            "relative.kappa": torch.einsum("ij,kj,imkm->", W, W, H4),
+            "neuron.rho_sum": torch.einsum("ij,kj,ijkj->", W, W, H4),
+        }
+        for name in names:
+            found = report.layers[name][layer]
+            assert found.exact
+            # the differences have nine digits
+            assert found.value == pytest.approx(truth[name].item(), rel=1e-6, abs=1e-8)
+
+
+def test_a_matrix_of_one_row_that_is_used_both_ways_can_be_pruned():
+    """(1, n) turned around is the whole in the same order: only its shape tells the two uses."""
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down = nn.Linear(4, 1)
+
+        def forward(self, x):
+            return torch.tanh(self.down(x)) @ self.down.weight
+
+    torch.manual_seed(0)
+    model = Tied().double()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.randint(4, (6,))
+    w = model.down.weight
+    down = torch.tanh(model.down(x))
+    p = (down @ w).softmax(dim=1).detach()
+    forecast = sl.pruning(model, (x, y))
+    for j in range(4):  # the change of the outputs if w_j is scaled, at both uses
+        along = ((1 - down**2) * x[:, j : j + 1] * w[0, j] * w).detach()
+        along[:, j] += (down[:, 0] * w[0, j]).detach()
+        curvature = (p * along**2).sum(dim=1) - (p * along).sum(dim=1) ** 2
+        assert float(forecast.second["down.weight"][j]) == pytest.approx(
+            curvature.mean().item(), rel=1e-9
+        )
