@@ -1,5 +1,7 @@
 """What the first samples do not show about a layer is seen when a later sample shows it."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -58,6 +60,63 @@ def test_a_gate_that_opens_later(kind, generator):
     expected = float(truth.hessian(list(truth.parameters)).trace())
     assert found.exact
     assert found.value == pytest.approx(expected, rel=1e-10)
+
+
+class Table(nn.Module):
+    """A bias that a small network makes of the positions, the same for all samples."""
+
+    def __init__(self, inplace=True, factor=1.0):
+        super().__init__()
+        self.register_buffer("places", torch.randn(1, 2, 5, 3))
+        self.first, self.last, self.head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, CLASSES)
+        self.relu = nn.ReLU(inplace)
+        if factor != 1.0:  # does something else than its kind
+            first = self.first
+            first.forward = lambda x: F.linear(x, factor * first.weight, first.bias)
+
+    def forward(self, x):
+        table = self.last(self.relu(self.first(self.places)))
+        return self.head(x * table.view(-1, 4).mean(dim=0))
+
+
+class Positions(nn.Module):
+    """Linear layers at every position, whose outputs are views that are written in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 5), nn.Linear(5, CLASSES)
+
+    def forward(self, x):
+        return self.head(F.relu(self.first(torch.stack([x, -2 * x], dim=1)), inplace=True).sum(1))
+
+
+@pytest.mark.parametrize("sizes", [(3, 1), (1, 1, 1), (4,)], ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [Table, functools.partial(Table, inplace=False, factor=2.0), Positions],
+    ids=["table", "replaced", "positions"],
+)
+def test_outputs_that_are_written_in_place_and_samples_by_themselves(kind, sizes, generator):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = kind().double()
+    data = [
+        (
+            torch.randn(size, 4, generator=generator, dtype=torch.float64),
+            torch.randint(CLASSES, (size,), generator=generator),
+        )
+        for size in sizes
+    ]
+    report = sl.measure(model, data, measures=["curvature.ggn_trace", "curvature.trace"])
+    truth = references.Truth(model, data, F.cross_entropy)
+    for layer, found in report.layers["curvature.ggn_trace"].items():
+        names = [name for name in truth.parameters if name.rpartition(".")[0] == layer]
+        expected = sum(float(truth.ggn([name]).trace()) for name in names)
+        assert found.exact, layer
+        assert found.value == pytest.approx(expected, rel=1e-10), layer
+    if kind is Positions:  # read off the graph, where no hook of a layer hears of the gradient
+        assert report["curvature.trace"].exact
+        assert sl.preflight(model, data, measures="curvature.trace").slow_parameters == ()
 
 
 class Attention(nn.Module):

@@ -187,3 +187,24 @@ def test_outputs_as_transformers_has_them_are_understood(wrap):
 def test_outputs_without_a_graph():
     model = Returning(lambda z: z.detach()).double().eval()
     refused("outputs do not depend on any trainable parameter", model)
+
+
+class SingleInside(nn.Module):
+    """Computes in float32 whatever its own type, with a sum that is long enough to round."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 400), nn.Linear(400, 3)
+
+    def forward(self, x):
+        h = self.first(x).tanh().float()
+        return F.linear(h, self.last.weight.float(), self.last.bias.float()).double()
+
+
+def test_rounding_of_float32_inside_is_no_interaction():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, x = SingleInside().double(), torch.randn(5, 3).double()
+    batch, alone = model(x[:3]), torch.cat([model(x[i : i + 1]) for i in range(3)])
+    assert not torch.equal(batch, alone)  # else nothing is tried
+    sl.measure(model, (x, torch.arange(5) % 3), measures="curvature.ggn_trace")

@@ -330,13 +330,15 @@ def _last_digits(
     draws the largest: in one of them two numbers may go the same way.
     """
     weights = {n: p for n, p in surface.model.named_parameters() if p.is_floating_point()}
+    # a float64 network may compute in float32 somewhere
+    inside = torch.finfo(surface.numbers.coarsest(surface.trial)).eps
     far = 0.0
     for draw in range(DRAWS):
         moved = {}
         for number, (name, weight) in enumerate(weights.items()):
             row = torch.full((1,), draw, dtype=torch.int64, device=weight.device)
             signs = random_signs(0, number, row, weight.numel(), weight.dtype)
-            unit = torch.finfo(weight.dtype).eps
+            unit = max(torch.finfo(weight.dtype).eps, inside)
             moved[name] = weight.detach() * (1 + unit * signs.view(weight.shape))
         with torch.no_grad(), surface.substituting(moved):
             far = max(far, float((run(batch) - outputs).abs().max()))

@@ -22,7 +22,7 @@ from .weight_space.parameter_space import parameter_groups
 
 @dataclasses.dataclass(frozen=True)
 class RuleCheck:
-    """Parameters whose rule is wrong, and those of which nothing was seen."""
+    """Parameters whose rule is wrong or could not be tried, and those of which nothing was seen."""
 
     wrong: frozenset[str] = frozenset()
     unseen: frozenset[str] = frozenset()
@@ -68,6 +68,7 @@ def _check_group(
         # the terms is left, in either gradient.
         terms = _by_rules(uses, routing, deltas, wrong, absolute=True)
         wrong -= {n for n, sizes in terms.items() if _cancels(by_rule[n], truth[n], sizes)}
+    wrong |= {name for name in chosen if routing.routes[name] == "generic"}  # never tried
     seen = {name for name, gradient in truth.items() if gradient is not None and gradient.any()}
     unseen = set(chosen) - seen - wrong
     return RuleCheck(frozenset(wrong), frozenset(unseen))

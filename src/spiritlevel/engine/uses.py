@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from ..model.autograd_graph import parameter_uses
+from ..model.autograd_graph import nodes, parameter_uses
 from ..model.layer_hooks import LayerUse, LayerUses
 from ..model.operations import find_operations
 from ..model.surface import Surface
@@ -34,6 +34,7 @@ def name_uses(surface: Surface, uses: Sequence[LayerUse]) -> None:
 def complete_uses(surface: Surface, recorded: LayerUses, outputs: Tensor) -> None:
     """Name the recorded calls, and add the operations of parameters that they do not explain."""
     name_uses(surface, recorded.uses)
+    _forget_overwritten(recorded.uses, outputs)
     counts = parameter_uses(outputs)
     calls = calls_by_parameter(recorded.uses)
     missing = {
@@ -49,6 +50,18 @@ def complete_uses(surface: Surface, recorded: LayerUses, outputs: Tensor) -> Non
     for operation in operations.found:
         first = operation.operands.get("weight") or operation.operands["bias"]
         recorded.add(surface.layers.row_of(first.name), operation)
+
+
+def _forget_overwritten(uses: Sequence[LayerUse], outputs: Tensor) -> None:
+    """Drop the edges that no backward from the outputs goes through.
+
+    An output that is a view, as that of a linear layer with positions is, gets another edge where
+    it is written in place. No gradient would arrive at the old one, and the use would count as 0.
+    """
+    reached = set(nodes(outputs))
+    for use in uses:
+        if use.edge is not None and use.edge.node not in reached:
+            use.edge = None
 
 
 def calls_by_parameter(uses: Sequence[LayerUse]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..ground.errors import SpiritlevelError
+from .attributes import attributes_kept
 from .embedding_flags import plain_embeddings
 from .exclusive import process_state
 
@@ -59,7 +60,7 @@ def _refuse_batch_statistics(label: str, module: nn.Module) -> None:
 def preserved(
     model: nn.Module, device: torch.device, look_up_all: Callable[[], None] | None = None
 ) -> Iterator[None]:
-    """Restore buffers and random states on leaving, and run the model uncompiled inside.
+    """Restore buffers, other tensors and random states on leaving; inside nothing is compiled.
 
     `look_up_all` is what `plain_embeddings` asks for.
     """
@@ -70,7 +71,8 @@ def preserved(
         if buffer is not None
     ]
     devices = [device] if device.type == "cuda" else []
-    with process_state(), torch.random.fork_rng(devices=devices), _uncompiled():
+    random = torch.random.fork_rng(devices=devices)
+    with process_state(), random, _uncompiled(), attributes_kept(model):
         try:
             with _differentiable_kernels(model), plain_embeddings(model, look_up_all):
                 yield

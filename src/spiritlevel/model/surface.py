@@ -20,6 +20,7 @@ from ..records.measurements import Cost, Progress
 from . import batches as _batches
 from . import model_state
 from .arithmetic import Arithmetic
+from .attributes import Attributes, attributes_kept
 from .autograd_graph import shape_of_graph
 from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
@@ -86,6 +87,7 @@ class Surface:
         self._called = False  # whether the model has run
         self._needs_graph = False  # whether its code calls torch.autograd.grad
         self._first: Any = None  # the first samples of the data
+        self._left: Attributes | None = None  # what the first call changed
 
     # -- the model ---------------------------------------------------------------------------
 
@@ -118,8 +120,9 @@ class Surface:
 
     def _find_label_shift(self, batch: Any) -> None:
         """Before the first batch: find out how a Hugging Face model reads its labels."""
-        if isinstance(self.forward, PretrainedForward):
-            self.forward.find_label_shift(self.model, batch)
+        if isinstance(self.forward, PretrainedForward) and self.forward.shift is None:
+            with attributes_kept(self.model):
+                self.forward.find_label_shift(self.model, batch)
 
     def features(
         self, batch: Any, *, where: BatchLocation, head: nn.Module
@@ -196,6 +199,7 @@ class Surface:
         self, batch: Any, parameters: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         with (
+            self._leaving_nothing(),
             self.substituting(parameters),
             # looking at every function is slow, and the first call shows what the model calls
             contextlib.nullcontext() if self._called else PlainLookups(),
@@ -220,6 +224,16 @@ class Surface:
             outputs, *others = self.forward(self.model, _batches.map_tensors(Tensor.clone, batch))
         self._needs_graph = True
         return outputs.detach(), *others
+
+    @contextlib.contextmanager
+    def _leaving_nothing(self) -> Iterator[None]:
+        """Take back what a call leaves on the modules, which the next one would use."""
+        before = self._left or Attributes(self.model)
+        try:
+            yield
+        finally:
+            changed = before.restore()
+        self._left = self._left or changed
 
     def trial(self) -> Callable[[], object]:
         """Get a sample ready; what this returns runs the model on it, and looks at nothing."""

@@ -151,3 +151,59 @@ def test_a_confident_network_is_not_refused():
                 trusted_derivatives.check_gradient(surface, batch, BatchLocation(0), seed)
 
             trusted_derivatives.beside_the_parameters(surface, seed, look)
+
+
+class Adjoint(torch.autograd.Function):
+    """A module's output, whose backward runs the module again, as adjoint methods do."""
+
+    @staticmethod
+    def forward(ctx, module, x, *parameters):
+        ctx.module = module
+        ctx.save_for_backward(x, *parameters)
+        with torch.no_grad():
+            return module(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, *parameters = ctx.saved_tensors
+        with torch.enable_grad():
+            inputs = [x.detach().requires_grad_(), *parameters]
+            out = ctx.module(inputs[0])
+            found = torch.autograd.grad(out, inputs, gradient.detach(), allow_unused=True)
+        found = [
+            g if g is not None else torch.zeros_like(p) for g, p in zip(found, inputs, strict=True)
+        ]
+        return None, *found
+
+
+class RunAgain(nn.Module):
+    """A part that runs again in the backward; `single` adds a number in float32."""
+
+    def __init__(self, single):
+        super().__init__()
+        self.part = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+        self.head, self.single = nn.Linear(3, 3), single
+
+    def forward(self, x):
+        if self.single:
+            x = x * torch.ones(1)  # as a list of times may be
+        return self.head(Adjoint.apply(self.part, x, *self.part.parameters()))
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_part_that_runs_again_in_the_backward(single, generator):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = RunAgain(single).double()
+    x = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    data = x, torch.arange(5) % 3
+    plain = nn.Sequential(*model.part, model.head)
+    truth = references.Truth(plain, [data], F.cross_entropy)
+    names = list(truth.parameters)
+    found = sl.measure(model, data, measures="curvature.ggn_trace", method="exact")
+    expected = float(truth.ggn(names).trace())
+    assert found["curvature.ggn_trace"].value == pytest.approx(expected, rel=1e-9)
+    H = sl.operator(model, data)
+    v = torch.randn(H.shape[0], generator=generator, dtype=torch.float64)
+    # 1e-6: differences of gradients, since the second derivative of such a part is not there
+    assert torch.allclose(H @ v, truth.hessian(names) @ v, rtol=1e-6, atol=1e-7)

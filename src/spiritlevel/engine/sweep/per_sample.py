@@ -80,14 +80,20 @@ def _one_by_one(
     rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
     for n, cotangents in enumerate(columns):
         leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
-        with torch.enable_grad():
-            outputs = surface.function(_batches.take(batch, slice(n, n + 1)))(leaves)
-        per_column = [
-            torch.autograd.grad(
-                outputs, list(leaves.values()), s.unsqueeze(0), retain_graph=True, allow_unused=True
-            )
-            for s in cotangents
-        ]
+        # the backward too: there a model may run a part of itself again, as an adjoint method does
+        with surface.substituting(leaves):
+            with torch.enable_grad():
+                outputs = surface.function(_batches.take(batch, slice(n, n + 1)))({})
+            per_column = [
+                torch.autograd.grad(
+                    outputs,
+                    list(leaves.values()),
+                    s.unsqueeze(0),
+                    retain_graph=True,
+                    allow_unused=True,
+                )
+                for s in cotangents
+            ]
         for i, (name, leaf) in enumerate(leaves.items()):
             values = [torch.zeros_like(leaf) if g[i] is None else g[i] for g in per_column]
             rows[name].append(torch.stack(values))

@@ -35,7 +35,6 @@ from . import trusted_derivatives
 from .chunk_products import ProductMethod, make_products, product_of_hessian
 from .parameter_space import ParameterSpace, parameter_groups, restricted_to
 
-TOLERANCE = 1e-3  # a wrong derivative is wrong by its own size; the differences have five digits
 VECTORS = 4  # as large as the weights, at a time
 PROBE_SAMPLES = 2  # on which a method is tried
 PIECE = 1 << 22  # numbers of a parameter that are compared in float64 at a time
@@ -55,11 +54,12 @@ def untrusted_parameter(
     start = {name: p.detach() for name, p in surface.parameters.items()}
     # A parameter without effect, like a key's bias under softmax, has a gradient of which only the
     # rounding of the terms that cancel is left. These may be as large as any other gradient.
-    least = max(rounding.values(), default=0.0) / trusted_derivatives.STEPS[0]
+    steps, tolerance = trusted_derivatives.steps_of(surface)
+    least = max(rounding.values(), default=0.0) / steps[0]
     along = trusted_derivatives.Directions(surface, seed)
     claimed = _product(surface, method, parts, along)
-    suspects = set(start)
-    for step in trusted_derivatives.STEPS:
+    suspects = dict.fromkeys(start, math.inf)  # with the gap of the step before
+    for step in steps:
         change = _change_of_gradient(surface, parts, along, step)
         judged = sorted(suspects)  # their sizes are read at once: a GPU would wait for each
         lengths = [
@@ -67,8 +67,13 @@ def untrusted_parameter(
         ]
         del change  # before the next step makes another one
         for name, (gap, *sizes) in zip(judged, torch.stack(lengths).tolist(), strict=True):
-            if gap <= TOLERANCE * max(sizes) + rounding[name] / step + least:
-                suspects.discard(name)
+            noise = rounding[name] / step + least
+            # noise above the last gap would hide the difference, not explain it
+            beyond = gap - tolerance * max(sizes)
+            if beyond <= 0.0 or beyond <= noise < suspects[name]:
+                del suspects[name]
+            else:
+                suspects[name] = gap
         if not suspects:
             return None
     return next(name for name in start if name in suspects)

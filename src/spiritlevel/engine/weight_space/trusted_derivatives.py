@@ -39,6 +39,10 @@ SAMPLES = 3  # two may cancel: the same input with opposite targets
 # Relative to the parameters. The smaller ones are for networks with kinks: one that lies within the
 # step spoils the difference, and the smallest step has none, but only seven digits left.
 STEPS = (1e-5, 1e-7, 1e-9)
+# The same where a part of the network computes in float32, or holds a number in it: the rounding of
+# that, over a shorter step, would hide any wrong product.
+COARSE_STEPS = (1e-2, 1e-3, 1e-4)
+COARSE = 1e-10  # a precision above this
 BESIDE = 1e-3  # relative to the parameters
 # The slope of a large network is a sum of millions of terms of both signs, one for each unit that
 # is on. A step switches a share of them that is about the relative change of the weights, which
@@ -176,8 +180,9 @@ def _accused(
     loss = size_of_outputs = 0.0
     for part in parts:
         leaves = {name: p.detach().requires_grad_() for name, p in start.items()}
-        with torch.enable_grad():
-            outputs, total = outputs_and_loss(part, leaves)
+        # the backward too: there a model may run a part of itself again
+        with surface.substituting(leaves), torch.enable_grad():
+            outputs, total = outputs_and_loss(part, {})
             found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
             gradients: list[Tensor | None] = [*found]
             del found
@@ -275,6 +280,15 @@ def padding_rows(surface: Surface) -> dict[str, int]:
 def precision(surface: Surface) -> float:
     """The precision of the outputs: some models compute in another type than their own."""
     return torch.finfo(surface.numbers.coarsest(surface.trial)).eps
+
+
+def steps_of(surface: Surface) -> tuple[tuple[float, ...], float]:
+    """The steps of differences of gradients, the largest first, and how far they may be off.
+
+    Both are relative. A wrong derivative is wrong by its own size.
+    """
+    # differences over the short steps have five digits, those over the long ones two
+    return (COARSE_STEPS, 2e-2) if precision(surface) > COARSE else (STEPS, 1e-3)
 
 
 def gradient_rounding(surface: Surface, outputs: Tensor) -> dict[str, float]:
