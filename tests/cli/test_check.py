@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import command_line
-from spiritlevel.cli import check_device, check_values
+from spiritlevel.cli import check_values
 from spiritlevel.verbs.reference_problems import ALL
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
@@ -158,11 +158,11 @@ def test_a_device_that_computes_wrong_fails(monkeypatch):
 
 
 def test_no_number_is_wrong():
-    nothing = check_device.Agreement("relu_mlp", "head.trace", 1.0, math.nan)
+    nothing = check_values.Agreement("relu_mlp", "head.trace", 1.0, math.nan)
     assert not nothing.agrees
-    fine = check_device.Agreement("relu_mlp", "head.trace", 1.0, 1.0)
-    assert check_device.worst([fine, nothing]) is nothing
-    assert check_device.as_dict([nothing], {})["rows"][0]["found"] is None
+    fine = check_values.Agreement("relu_mlp", "head.trace", 1.0, 1.0)
+    assert check_values.worst([fine, nothing]) is nothing
+    assert check_values.as_dict([nothing], {})["rows"][0]["found"] is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU")

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from light import ends_of, help_lines, printed
-from spiritlevel.cli import commands, prune
+from spiritlevel.cli import changes, commands
 from spiritlevel.verbs.pruning import measuring
 
 OWN = json.loads(pathlib.Path(commands.__file__).with_name(commands.INDEX).read_text("utf-8"))
@@ -44,4 +44,4 @@ def test_importing_the_package_loads_a_handful_of_modules():
 
 
 def test_the_fewest_probes_of_prune_are_those_of_the_library():
-    assert prune.MIN_PROBES == measuring.MIN_PROBES
+    assert changes.MIN_PROBES == measuring.MIN_PROBES

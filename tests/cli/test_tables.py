@@ -5,7 +5,8 @@ import io
 import pytest
 
 from spiritlevel.cli.console import PlainConsole
-from spiritlevel.cli.tables import print_by_name
+from spiritlevel.cli.tables import print_parts
+from spiritlevel.records.content import Column, Table
 
 NUMBERS = ["1,024", "-7.1e-08", "-1.2e-06", "exact"]
 LONG = "bert.encoder.layer.0.attention.self.query.weight"
@@ -13,7 +14,8 @@ LONG = "bert.encoder.layer.0.attention.self.query.weight"
 
 def printed(rows, width):
     console = PlainConsole(file=io.StringIO(), width=width)
-    print_by_name(console, "layer", ["entries", "2 bits", "4 bits", ""], rows)
+    columns = [Column("layer", kind="name"), "entries", "2 bits", "4 bits", ""]
+    print_parts(console, [Table(columns, [[name, *cells] for name, cells in rows.items()])])
     return console.file.getvalue()
 
 

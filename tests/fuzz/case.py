@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from fuzz.losses import LOSSES
+from fuzz.losses import LED, LOSSES
 from fuzz.productions import CHANNELS, ODD_STEMS, PRODUCTIONS, READOUTS, SEQUENCE, STEMS
 
 TIME = 2  # positions of a sequence, where batches do not differ
@@ -92,6 +92,7 @@ class Case:
     max_passes: int = 8
     call_seed: int = 0
     memory: int | None = None  # 1: every sample is a chunk of its own
+    lead: float = 0.0  # of the output of class 0 before the others; if not 0, all labels are 0
 
     def to_json(self) -> str:
         """As text; `Case.from_json` reads it back."""
@@ -129,6 +130,7 @@ class Case:
             *(["varying lengths"] if self.lengths else []),
             *(["chunks of one sample"] if self.memory else []),
             *(["one sample"] if sum(self.sizes) == 1 else []),
+            *(["confident"] if self.lead else []),
             *(f"measure {name}" for name in self.measures),
         }
 
@@ -142,7 +144,7 @@ class Case:
         """Whether the outputs are sure to be piecewise linear in every single layer."""
         body = all(PRODUCTIONS[kind].straight for kind in self.kinds())
         ends = self.readout not in ("two_layers", "cosine", "bounded") and self.stem != "bag_max"
-        return body and ends and not LOSSES[self.loss].last
+        return body and ends and not LOSSES[self.loss].last and not self.lead
 
     # -- the program -------------------------------------------------------------------------
 
@@ -152,6 +154,7 @@ class Case:
         parts = [STEMS[self.stem][2], *(node.text(self.stream) for node in self.body)]
         parts += [readout.format(C=3)]
         parts += [last] if (last := LOSSES[self.loss].last) else []
+        parts += [f"Leading({self.lead})"] if self.lead else []
         return f"nn.Sequential({', '.join(part for part in parts if part != 'nn.Identity()')})"
 
     def setup(self) -> str:
@@ -174,6 +177,7 @@ class Case:
             lines.append(INPUTS[self.inputs])
         rows = (n, time) if self.per_token else (n,)
         lines.append(f"y = {loss.targets.format(C=3, rows=rows, cells=(*rows, 3))}")
+        lines += ["y = torch.zeros_like(y)"] if self.lead else []
         lines.append("x, y = (t.to(dtype) if t.is_floating_point() else t for t in (x, y))")
         if self.layout == "mask":
             lines.append(f"shown = torch.rand({rows}, generator=g) < 0.7")
@@ -223,5 +227,5 @@ class Case:
             f"loss = {loss.given}",
             f"forward = {forward}",
             f"run = lambda model, batch: (model({x}){shown}{flat}, {y}{shown}{flat})",
-            f"truth = lambda z, y: {loss.truth}",
+            f"truth = lambda z, y: {LED if self.lead else loss.truth}",
         ]

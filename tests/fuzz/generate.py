@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 from fuzz.case import INPUTS, LAYOUTS, ON_TOKENS, Case, Node
-from fuzz.losses import LOSSES, MASKED
+from fuzz.losses import LEADABLE, LOSSES, MASKED
 from fuzz.productions import PRODUCTIONS, READOUTS, ROWS, SEQUENCE, STEMS, WITHOUT_HEAD
 
 MEASURES = (
@@ -27,6 +28,7 @@ HEAD = ("head.trace", "head.kappa", "head.lambda_max", "head.trace_squared")
 # Only the state of the model is judged after these: they are not functions of the Hessian.
 OTHERS = ("pac_bayes.sigma", "sharpness.worst", "sharpness.average", "norms.fisher_rao")
 METHODS = ("exact", "output_probes", "sample_probes", "split", "hutchinson", "hutch++")
+SURE = 0.5  # of the cases whose loss allows it are confident networks
 # Data on which the first samples say nothing about the others.
 ONE_SIDED = ("first_three_left", "first_five_left", "first_five_right")
 BLANKS = ("first_blank", "second_blank", "all_blank")
@@ -77,7 +79,7 @@ def random_case(number: int) -> Case:
     layout = "pair" if rng.random() < 0.75 else rng.choice(LAYOUTS)
     if layout == "mask" and loss not in MASKED:
         layout = "forward"
-    return Case(
+    case = Case(
         seed=rng.randrange(10_000),
         stem=stem,
         body=tuple(body),
@@ -94,6 +96,17 @@ def random_case(number: int) -> Case:
         call_seed=rng.randrange(100),
         memory=1 if rng.random() < 0.1 else None,
     )
+    return _confident(rng, case) if rng.random() < SURE else case
+
+
+def _confident(rng: random.Random, case: Case) -> Case:
+    """The same with a loss of about 1e-6 or 1e-17, in float32 or float64, where that is known."""
+    possible = case.loss in LEADABLE and case.dtype in ("float32", "float64")
+    measures = tuple(name for name in case.measures if name not in HEAD)
+    if not possible or not measures:
+        return case
+    dtype, lead = rng.choice(("float32", "float64")), rng.choice((14.0, 39.0))
+    return dataclasses.replace(case, dtype=dtype, lead=lead, measures=measures)
 
 
 def _stem(rng: random.Random, kind: str) -> str:

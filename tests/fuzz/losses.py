@@ -113,3 +113,5 @@ LOSSES: dict[str, Loss] = {
     "weighted_function": Loss("weighted", "weighted(z, y).mean()", LABELS),
 }
 MASKED = ("cross_entropy", "mse", "bce")  # those that take a mask
+LEADABLE = ("cross_entropy", "cross_entropy_module")  # those that confident networks are drawn for
+LED = "led(z)"  # their mean where every label is 0

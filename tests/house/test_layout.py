@@ -143,7 +143,7 @@ def test_files_that_could_hold_code_are_read_in_one_place():
         if any(word in path.read_text(encoding="utf-8") for word in words)
     ]
     # the other one reads what processes of the same job tell each other, as torch itself does
-    assert sorted(callers) == ["ground/files/torch_files.py", "model/distributed.py"]
+    assert sorted(callers) == ["ground/files/reading.py", "model/distributed.py"]
 
 
 @pytest.mark.parametrize("house", rooms.HOUSES)

@@ -1,7 +1,6 @@
 """A measurement leaves everything as it was, whatever happens in between."""
 
 import copy
-import random
 
 import pytest
 import torch
@@ -9,18 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
-
-HOOK_DICTS = [
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_state_dict_hooks",
-    "_load_state_dict_pre_hooks",
-]
+from faults import assert_same, state_of
 
 
 class Net(nn.Module):
@@ -70,51 +58,6 @@ def data(generator):
     x = torch.randn(9, 1, 3, 3, generator=generator, dtype=torch.float64)
     y = torch.randint(3, (9,), generator=generator)
     return [(x[:4], y[:4]), (x[4:], y[4:])]
-
-
-def state_of(model, data):
-    """Everything a measurement could disturb, as copies; tensors by identity as well."""
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    return {
-        "values": {name: t.detach().clone() for name, t in tensors.items()},
-        "identities": {name: id(t) for name, t in tensors.items()},
-        "storages": {name: t.data_ptr() for name, t in tensors.items()},
-        "grads": {
-            name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
-        },
-        "requires_grad": {name: p.requires_grad for name, p in model.named_parameters()},
-        "modes": {name: m.training for name, m in model.named_modules()},
-        "hooks": {
-            (name, kind): list(getattr(m, kind))
-            for name, m in model.named_modules()
-            for kind in HOOK_DICTS
-        },
-        "attributes": {name: sorted(vars(m)) for name, m in model.named_modules()},
-        "data": copy.deepcopy(data),
-        "torch rng": torch.random.get_rng_state(),
-        "python rng": random.getstate(),
-        "grad mode": torch.is_grad_enabled(),
-    }
-
-
-def assert_same(before, after):
-    for part, expected in before.items():
-        if part in ("values", "grads"):
-            assert expected.keys() == after[part].keys()
-            for name, value in expected.items():
-                found = after[part][name]
-                assert (found is None) == (value is None), (part, name)
-                assert value is None or torch.equal(found, value), (part, name)
-        elif part == "data":
-            flat = [t for batch in expected for t in batch]
-            assert all(
-                torch.equal(a, b)
-                for a, b in zip(flat, (t for b in after[part] for t in b), strict=True)
-            )
-        elif isinstance(expected, torch.Tensor):
-            assert torch.equal(after[part], expected), part
-        else:
-            assert after[part] == expected, part
 
 
 # Few draws and steps: one of them disturbs what many do.

@@ -1,19 +1,24 @@
 """What a record tells is the same as text, in notebooks, terminals, Markdown and HTML."""
 
+import dataclasses
 import html
 import io
 import re
 
 import pytest
+import torch
 
 import spiritlevel as sl
 from hostile.records import data, network
 from spiritlevel.cli.console import PlainConsole
 from spiritlevel.cli.tables import print_parts
+from spiritlevel.engine.weight_space.density import SpectralDensity
 from spiritlevel.pages import markdown
 from spiritlevel.pages.report.markup import table as html_table
 from spiritlevel.records.content import Column, Notes, Table, Text
 from spiritlevel.records.notebooks import as_html, as_text
+from spiritlevel.results import Neurons, Solution
+from spiritlevel.verbs.spectra import Spectrum
 
 VALUES = {"a.b": 0.12345678, "c.d": -98.7654321}
 COLUMNS = [
@@ -83,14 +88,77 @@ def test_a_terminal_shows_groups_of_columns_below_each_other():
 
 
 def test_a_record_tells_the_same_in_a_notebook_and_at_the_prompt():
+    curvature = sl.operator(network(0), data(), kind="ggn")
     found = [
         sl.measure(network(0), data(), measures="head.*"),
         sl.eigenvalues(network(0), data(), num=2),
         sl.landscape(network(0), data(), points=3),
         sl.diagonal(network(0), data()),
         sl.preflight(network(0), data()),
+        sl.density(network(0), data(), num_vectors=2, steps=3),
+        Spectrum(sl.eigenvalues(network(0), data())),
+        *sl.neurons(network(0), data()).values(),
+        curvature.solve(torch.ones(curvature.shape[0], 2), 0.1, max_passes=1),
+        sl.quantization(network(0), data(), mean_bits=4.0),
+        sl.pruning(network(0), data(), share=0.3),
     ]
     for record in found:
         words = set(re.sub("<[^>]+>", " ", html.unescape(record._repr_html_())).split())
         rule = {word for word in str(record).split() if not word.strip("-")}
         assert set(str(record).split()) - rule == words
+
+
+def test_what_a_density_tells_are_the_sums_over_all_eigenvalues():
+    nodes = torch.tensor([[1.0, 3.0], [2.0, 2.0]]).double()
+    found = SpectralDensity(nodes, torch.full((2, 2), 0.5).double(), size=10)
+    table, _ = found.describe()
+    # one vector gives mean 2 and mean square 5, the other 2 and 4; half their difference is ±
+    assert table.rows == [
+        ["mean", 2.0, 0.0],
+        ["sum, the trace", 20.0, 0.0],
+        ["mean square", 4.5, 0.5],
+        ["sum of squares", 45.0, 5.0],
+    ]
+    one_step = SpectralDensity(nodes[:1, :1], torch.ones(1, 1).double(), size=10)
+    assert [row[0] for row in one_step.describe()[0].rows] == ["mean", "sum, the trace"]
+    assert "±" not in str(one_step)
+
+
+def test_the_largest_neurons_are_told_with_their_errors():
+    values = torch.tensor([0.1, 7.0, -2.0, 3.0, 0.0, 0.5, 0.2]).double()
+    exact = Neurons(values, torch.zeros(7), exact=True, text="")
+    assert [line.split() for line in str(exact).splitlines()[4:]] == [
+        *(["1", "7"], ["3", "3"], ["5", "0.5"], ["6", "0.2"], ["0", "0.1"]),
+    ]
+    assert "7 neurons, sum of ρ(j) 8.8, exact" in str(exact)
+    probed = Neurons(values, values.abs() / 10, exact=False, text="8 probes")
+    assert "8.8, 8 probes" in str(probed)
+    assert str(probed).splitlines()[4].split() == ["1", "7", "0.7"]
+
+
+def test_a_solution_tells_what_did_not_converge():
+    found = Solution(torch.ones(3, 2), [1e-6, 0.25], [True, False], 4, "Raise 'max_passes'.")
+    assert [line.split() for line in str(found).splitlines()[2:4]] == [
+        *(["0", "1.0e-06", "yes"], ["1", "2.5e-01", "no"]),
+    ]
+    assert str(found).splitlines()[-2:] == [
+        *("4 products of the whole block, each a pass over the data", "Raise 'max_passes'."),
+    ]
+
+
+def test_changes_tell_their_weights_choices_and_what_stays():
+    rounded = sl.quantization(network(0), data(), bits=(2, 8), mean_bits=5.0)
+    table, uniforms, chosen, _ = rounded.describe()
+    for name, entries, *rises, best in table.rows:
+        assert entries == f"{rounded.sizes[name]:,}"
+        assert rises == [rounded.of(name, bits).rise for bits in (2, 8)]
+        assert best == rounded.chosen.bits[name]
+    assert [row[0] for row in uniforms.rows] == ["2 bits", "8 bits"]
+    assert chosen.paragraphs == [f"chosen: {rounded.chosen.text()}"]
+    unchecked = sl.pruning(network(0), data(), share=0.3, check=False)
+    left = dataclasses.replace(unchecked, left_out={"odd": "it is used twice"})
+    table, *_, notes = left.describe()
+    assert {row[0]: row[-1] for row in table.rows} == {
+        name: len(gone) for name, gone in left.chosen.units.items()
+    }
+    assert list(notes.lines) == ["left out: odd: it is used twice"]

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from spiritlevel.measures.setup import Setup
-from spiritlevel.verbs.performance import performance
+from spiritlevel.verbs.measuring import performance
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from scipy import stats
 import spiritlevel as sl
 from publishing.recorded import load
 from spiritlevel.measures.confounders import factors_held_fixed
-from spiritlevel.pages.fitted_line import fitted_line
+from spiritlevel.records.content import fitted_line
 from spiritlevel_lab.claims.findings import estimate
 from spiritlevel_lab.claims.population import correlations, scatter, why
 from spiritlevel_lab.claims.settings import (

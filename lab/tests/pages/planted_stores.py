@@ -6,7 +6,7 @@ import random
 import numpy as np
 
 from spiritlevel.measures import names as catalogue
-from spiritlevel.pages.report.for_browsers import chart_of, intervals_apart
+from spiritlevel.pages.report.page import chart_of, intervals_apart
 from spiritlevel.records.content import Chart, Figure, Page, Table
 from spiritlevel_lab import Store, Study
 

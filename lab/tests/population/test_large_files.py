@@ -18,7 +18,7 @@ from torch import nn
 
 from population.tiny_study import tiny
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.ground.files import torch_files, unpacking
+from spiritlevel.ground.files import reading
 from spiritlevel.ground.files.names import check_name
 from spiritlevel.inputs.checkpoints import load_checkpoint, save_checkpoint
 from spiritlevel.inputs.data import load
@@ -119,7 +119,7 @@ def test_a_gzipped_idx_file_that_unpacks_to_too_much(tmp_path):
 @pytest.mark.parametrize("kind", ["member", "beside", "heading"])
 def test_a_tar_archive_that_unpacks_to_too_much(tmp_path, monkeypatch, opener, kind):
     """In a file that is wanted, in one that is not, or in the headings of one."""
-    monkeypatch.setattr(unpacking, "ALWAYS", 2**24)  # to pack a little less
+    monkeypatch.setattr(reading, "ALWAYS", 2**24)  # to pack a little less
     size = 2**25
     path = tmp_path / "cifar-10-binary.tar.gz"
     name = {"member": "data_batch_1.bin", "beside": "other", "heading": "other"}[kind]
@@ -175,14 +175,14 @@ def test_a_large_image_is_refused_before_it_is_unpacked(tmp_path):
     ],
 )
 def test_torch_files_are_refused_by_versions_that_would_run_code(version):
-    text = refusal(lambda: torch_files.check_torch(version, what="'a.pt'"))
+    text = refusal(lambda: reading.check_torch(version, what="'a.pt'"))
     for part in ("'a.pt'", version, "2.10.0 or newer", ".safetensors", "GHSA-63cw-57p8-fm3p"):
         assert part in text
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.10.0+cpu", "2.10.1", "2.13.0+cu130", "3.0.0"])
 def test_torch_files_are_read_by_later_versions(version):
-    torch_files.check_torch(version, what="'a.pt'")
+    reading.check_torch(version, what="'a.pt'")
 
 
 def test_every_torch_file_goes_through_the_check(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ def main() -> None:
     except MissingExtra as error:
         sys.exit(_refuse(str(error)))
     if "_SPIRITLEVEL_COMPLETE" in os.environ:
-        from .light_completion import complete
+        from .completion import complete
 
         complete()
         return

@@ -18,8 +18,7 @@ from ..ground.plain_text import visible
 from ..ground.version import __version__
 from . import common, console
 from .commands import SETTINGS, ByName, summaries
-from .exit_codes import INTERRUPTED, REFUSED, TERMINATED
-from .termination import INTERRUPTION, Termination
+from .termination import INTERRUPTED, INTERRUPTION, REFUSED, TERMINATED, Termination
 
 
 class Commands(TyperGroup):

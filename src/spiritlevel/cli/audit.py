@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import console, inputs, options, outputs, pace
+from . import console, options, outputs, pace
 from .common import examples
 
 STYLES = {
@@ -69,17 +69,12 @@ def audit(
     loaded = subject.load(network, on, at)
     loaded.introduce(talk)
     also = [] if asked.measures else [card.name for card in api.cards() if card.in_audit]
-    arguments: dict[str, Any] = {
-        "loss": on.loss,
+    arguments: dict[str, Any] = options.arguments(on, at, asked.layers, asked.head) | {
         "options": loaded.options(asked.option, asked.measures, also),
         "measures": asked.measures or None,
-        "layers": inputs.one_or_many(asked.layers),
-        "head": asked.head,
         "rtol": rtol,
         "max_passes": max_passes,
         "draws": draws,
-        "memory": at.num_bytes,
-        "seed": at.seed,
     }
     if method is not None:
         arguments["method"] = method

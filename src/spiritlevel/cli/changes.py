@@ -1,79 +1,194 @@
-"""What `quantize` and `prune` share: changes of weights are measured, shown, and written."""
+"""`spiritlevel quantize` and `spiritlevel prune`: what changes of the weights do to the loss."""
 
 from __future__ import annotations
 
-import dataclasses
-import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
+import typer
 
-from ..inputs.checkpoints import save_checkpoint
-from ..verbs.changes import AbstractChanges
-from . import console, inputs, options, outputs, pace, subject
-from .tables import print_by_name
+from ..ground.errors import SpiritlevelError, brief
+from . import console, inputs, options, outputs, pace
+from .common import examples
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ..verbs.changes import AbstractChanges
 
-@dataclasses.dataclass(frozen=True)
-class ChangesCommand:
-    """A command about a family of changes, and what it is told as the other one is."""
 
-    network: options.NetworkOptions
-    on: options.DataOptions
-    of: options.LayerOptions
-    at: options.MachineOptions
-    save_to: pathlib.Path | None
-    json: str | None
-    doing: str  # while it runs
-    left: str  # before the name of a weight that stays as it is
+MIN_PROBES = 4  # as of `verbs.pruning`, which takes torch to import
 
-    def run(
-        self,
-        verb: Callable[..., AbstractChanges[Any]],
-        draw: Callable[[Any], Figure],
-        tell_more: Callable[[Console, Any], None],
-        **own: Any,
-    ) -> None:
-        """Call `verb` with its `own` arguments too; show and write what it found."""
-        talk = console.talk(self.json)
-        loaded = subject.load(self.network, self.on, self.at)
-        loaded.introduce(talk)
-        console.note(talk)
-        with console.progress(self.doing) as show:
-            found = loaded.attempt(
-                verb,
-                **own,
-                loss=self.on.loss,
-                layers=inputs.one_or_many(self.of.layers),
-                head=self.of.head,
-                memory=self.at.num_bytes,
-                seed=self.at.seed,
-                progress=pace.by_pass(show, self.doing),
-            )
-        console.details("setting", found.settings)
-        self._print(talk, found, tell_more)
-        if self.of.plot is not None:
-            outputs.write_figure(talk, self.of.plot, draw(found))
-        if self.save_to is not None and found.chosen is not None:
-            save_checkpoint(found.apply(loaded.network, found.chosen), self.save_to)
-            console.note(talk, f"written: {self.save_to}")
-        outputs.write_json(talk, self.json, found.to_json())
 
-    def _print(
-        self, talk: Console, found: AbstractChanges[Any], tell_more: Callable[[Console, Any], None]
-    ) -> None:
-        heading, titles, rows, note = found.table(with_chosen=True)
-        print_by_name(talk, heading, titles, rows)
-        tell_more(talk, found)
-        if found.chosen is not None:
-            console.tell(talk, f"chosen: {found.chosen.text()}")
-        if note:
-            console.note(talk, note)
-        for name, why in found.left_out.items():
-            console.note(talk, f"{self.left}: {name}: {why}")
-        count = int(found.settings["num_samples"])
-        console.note(talk, f"counted: {found.cost.passes(count)} per sample over {count} samples")
+@examples("""\b
+Examples:
+  spiritlevel prune --model digits_cnn --checkpoint run7.safetensors --share 0.3
+  spiritlevel prune --model my_nets:make --checkpoint run7.safetensors --data val.npz \\
+      --layers 'layer*' --share 0.5 --plot units.png --save smaller.safetensors
+""")
+def prune(
+    *,
+    network: options.NetworkOptions,
+    on: options.DataOptions,
+    share: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="How much of the weights to delete, such as 0.3."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="joint (the default without probes), curvature, rise, magnitude, fisher, random.",
+        ),
+    ] = None,
+    num_probes: Annotated[
+        int,
+        typer.Option(
+            min=MIN_PROBES,
+            metavar="N",
+            help="Random probes per sample, for networks with more than 1,024 outputs.",
+        ),
+    ] = 8,
+    of: options.LayerOptions,
+    at: options.MachineOptions,
+    json: options.Json = None,
+) -> None:
+    """Predict what deleting each input neuron or channel does to the loss, and choose a share."""
+    if of.save_to is not None and share is None:
+        raise SpiritlevelError(
+            "The --save option needs a --share: how much should be deleted? Got none. "
+            "For example --share 0.3."
+        )
+    from ..pages import figures
+    from ..verbs.pruning import pruning
+
+    _run(
+        pruning,
+        figures.pruning,
+        "units",
+        network,
+        on,
+        of,
+        at,
+        json=json,
+        share=share,
+        by=by,
+        fisher=by == "fisher",
+        num_probes=num_probes,
+    )
+
+
+@examples("""\b
+Examples:
+  spiritlevel quantize --model digits_cnn --checkpoint run7.safetensors --mean-bits 4
+  spiritlevel quantize --model my_nets:make --checkpoint run7.safetensors --data val.npz \\
+      --bits 3,4,8 --scheme per_group --bytes 2MiB --plot bits.png --json bits.json
+""")
+def quantize(
+    *,
+    network: options.NetworkOptions,
+    on: options.DataOptions,
+    bits: Annotated[
+        str, typer.Option(metavar="N,N,…", help="Widths to choose from, 2 to 16.")
+    ] = "2,3,4,6,8",
+    scheme: Annotated[
+        str, typer.Option(metavar="NAME", help="per_tensor, per_channel or per_group.")
+    ] = "per_channel",
+    group_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Weights that share a scale in per_group.")
+    ] = 128,
+    ranges: Annotated[
+        str, typer.Option(metavar="NAME", help="Scales by squared error (mse) or range (max).")
+    ] = "mse",
+    mean_bits: Annotated[
+        float | None, typer.Option(metavar="BITS", help="Budget: bits per weight on average.")
+    ] = None,
+    num_bytes: Annotated[
+        str | None,
+        typer.Option(
+            "--bytes", metavar="SIZE", help="Budget: size with scales, such as 2MiB or 500000."
+        ),
+    ] = None,
+    of: options.LayerOptions,
+    arithmetic: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="full, or tf32 or bf16: faster on a GPU, with fewer digits."
+        ),
+    ] = "full",
+    at: options.MachineOptions,
+    json: options.Json = None,
+) -> None:
+    """Predict what rounding each weight does to the loss, and choose bit widths for a budget."""
+    budget = mean_bits is not None or num_bytes is not None
+    if of.save_to is not None and not budget:
+        raise SpiritlevelError(
+            "The --save option needs a budget: which widths should be saved? Got neither "
+            "--mean-bits nor --bytes. For example --mean-bits 4."
+        )
+    from ..pages import figures
+    from ..verbs.quantization import quantization
+
+    _run(
+        quantization,
+        figures.quantization,
+        "rounding",
+        network,
+        on,
+        of,
+        at,
+        json=json,
+        bits=_parse_bits(bits),
+        scheme=scheme,
+        group_size=group_size,
+        ranges=ranges,
+        mean_bits=mean_bits,
+        bytes=None if num_bytes is None else inputs.parse_memory(num_bytes),
+        arithmetic=arithmetic,
+    )
+
+
+def _parse_bits(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SpiritlevelError(
+            "The --bits must be whole numbers with commas between them, such as 2,4,8. "
+            f"Got {brief(text)}."
+        ) from None
+
+
+def _run(
+    verb: Callable[..., AbstractChanges[Any]],
+    draw: Callable[[Any], Figure],
+    doing: str,
+    network: options.NetworkOptions,
+    on: options.DataOptions,
+    of: options.LayerOptions,
+    at: options.MachineOptions,
+    *,
+    json: str | None,
+    **own: Any,
+) -> None:
+    """Call `verb` with its `own` arguments too; show and write what it found.
+
+    `doing` is what is told while it runs.
+    """
+    from ..inputs.checkpoints import save_checkpoint
+    from . import subject, tables
+
+    talk = console.talk(json)
+    loaded = subject.load(network, on, at)
+    loaded.introduce(talk)
+    console.note(talk)
+    with pace.passes(doing) as show:
+        own |= options.arguments(on, at, of.layers, of.head)
+        found = loaded.attempt(verb, **own, progress=show)
+    console.details("setting", found.settings)
+    tables.print_parts(talk, found.describe())
+    if of.plot is not None:
+        outputs.write_figure(talk, of.plot, draw(found))
+    if of.save_to is not None and found.chosen is not None:
+        save_checkpoint(found.apply(loaded.network, found.chosen), of.save_to)
+        console.note(talk, f"written: {of.save_to}")
+    outputs.write_json(talk, json, found.to_json())

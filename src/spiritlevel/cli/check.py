@@ -80,19 +80,19 @@ def _check_device(
     talk: Console, device: torch.device, expected: dict[str, Any], json: str | None
 ) -> None:
     from ..verbs.reference_problems import ALL
-    from . import check_device, check_values, tables
+    from . import check_values, tables
 
     wanted = {name: expected["values"][name] for name in ALL}
     with console.progress("measuring") as show:
-        rows = check_device.compared(device, wanted, show=show)
+        rows = check_values.compared(device, wanted, show=show)
         faster = {
-            kind: check_device.worst(
-                check_device.compared(device, wanted, arithmetic=kind, show=show)
+            kind: check_values.worst(
+                check_values.compared(device, wanted, arithmetic=kind, show=show)
             ).error
-            for kind in check_device.FASTER.get(device.type, ())
+            for kind in check_values.FASTER.get(device.type, ())
         }
-    where = check_device.name_of(device)
-    tables.print_parts(talk, [check_device.table(rows)])
+    where = check_values.name_of(device)
+    tables.print_parts(talk, [check_values.device_table(rows)])
     console.note(
         talk,
         f"This is {check_values.versions_in_words(check_values.versions())}, float32 on {where}.",
@@ -103,18 +103,18 @@ def _check_device(
     )
     for kind, error in faster.items():
         console.note(talk, f"arithmetic={kind!r} is off by {error:.1e} at most.")
-    result = check_device.as_dict(rows, faster, versions=check_values.versions(), device=where)
+    result = check_values.as_dict(rows, faster, versions=check_values.versions(), device=where)
     outputs.write_json(talk, json, json_text.dumps(result, indent=1))
     if wrong := [row for row in rows if not row.agrees]:
-        most = check_device.worst(wrong)
+        most = check_values.worst(wrong)
         raise SpiritlevelError(
             f"{len(wrong)} of {len(rows)} numbers differ from the reference on {where}, "
             f"{most.measure} of {most.problem} most: by {most.error:.1e} of its value, where "
-            f"{check_device.TOLERANCE:.0e} is allowed. Do not trust this device: measure with "
-            "--device cpu, update torch or the driver, or open an issue with the output of "
+            f"{check_values.DEVICE_TOLERANCE:.0e} is allowed. Do not trust this device: measure "
+            "with --device cpu, update torch or the driver, or open an issue with the output of "
             f"`spiritlevel check --device {device} --json -`."
         )
     talk.print(
-        f"all {len(rows)} numbers agree to {check_device.TOLERANCE:.0e}; "
-        f"the largest error is {check_device.worst(rows).error:.1e}"
+        f"all {len(rows)} numbers agree to {check_values.DEVICE_TOLERANCE:.0e}; "
+        f"the largest error is {check_values.worst(rows).error:.1e}"
     )

@@ -29,8 +29,8 @@ OWN = {
     "spectrum": "spectrum:spectrum",
     "landscape": "landscape:landscape",
     "report": "report:report",
-    "quantize": "quantize:quantize",
-    "prune": "prune:prune",
+    "quantize": "changes:quantize",
+    "prune": "changes:prune",
     "check": "check:check",
     "data": "data:app",
 }

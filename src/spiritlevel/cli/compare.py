@@ -10,15 +10,14 @@ import typer
 from rich.console import Console
 
 from ..ground.errors import SpiritlevelError
-from . import console, inputs, options, outputs, pace
+from . import console, options, outputs, pace
 from .common import examples
-from .exit_codes import INTERRUPTED
+from .termination import INTERRUPTED
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..results import Comparison, Report
-    from .subject import Subject
 
 
 @examples("""\b
@@ -39,12 +38,7 @@ def compare(
     model_arg: options.ModelArguments = None,
     on: options.DataOptions,
     asked: options.MeasureOptions,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="auto, exact, output_probes, sample_probes, split, hutchinson or hutch++."
-        ),
-    ] = "auto",
+    method: options.MethodName = "auto",
     rtol: options.Rtol = 0.05,
     max_passes: options.MaxPasses = 100,
     match: Annotated[
@@ -70,16 +64,11 @@ def compare(
     talk = console.talk(json)
     paths = named_paths(checkpoints)
     measures = asked.measures or None
-    arguments: dict[str, Any] = {
-        "loss": on.loss,
-        "layers": inputs.one_or_many(asked.layers),
-        "head": asked.head,
+    arguments: dict[str, Any] = options.arguments(on, at, asked.layers, asked.head) | {
         "method": method,
         "rtol": rtol,
         "max_passes": max_passes,
-        "memory": at.num_bytes,
         "arithmetic": arithmetic,
-        "seed": at.seed,
     }
     reports: dict[str, Report] = {}
     networks: dict[str, nn.Module] = {}
@@ -93,10 +82,10 @@ def compare(
             )
             if not reports:
                 loaded.introduce(talk)
-                _tell_plan(talk, loaded, total, measures, arguments)
+                said = f"planned: {total} measurements, each of "
+                loaded.tell_plan(talk, said, arguments | {"measures": measures})
                 watch = pace.Pace()
-            with console.progress(f"measuring {name}") as show:
-                arguments["progress"] = pace.by_pass(show, f"measuring {name}")
+            with pace.passes(f"measuring {name}") as arguments["progress"]:
                 networks[name] = loaded.network
                 measured = functools.partial(
                     comparisons.measure_for_comparison, Setup(**arguments), measures=measures
@@ -106,8 +95,7 @@ def compare(
             watch.step(len(reports), total)
         result = comparisons.Comparison(reports)
         if match:
-            with console.progress("measuring at equal confidence") as show:
-                arguments["progress"] = pace.by_pass(show, "measuring at equal confidence")
+            with pace.passes("measuring at equal confidence") as arguments["progress"]:
                 result = comparisons.matched_comparison(
                     Setup(**arguments), reports, networks, loaded.batches, measures
                 )
@@ -126,22 +114,6 @@ def compare(
     outputs.write_html(talk, html, result)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
-
-
-def _tell_plan(
-    talk: Console,
-    loaded: Subject,
-    total: int,
-    measures: list[str] | None,
-    arguments: dict[str, Any],
-) -> None:
-    from ..verbs import measuring as api
-
-    planned = loaded.attempt(api.preflight, measures=measures, **arguments)
-    first, *more = str(planned).splitlines()
-    console.note(talk, f"planned: {total} measurements, each of {first}")
-    for line in more:
-        console.note(talk, line)
 
 
 def _counterparts(measures: list[str] | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from . import console, inputs, options, outputs, pace
+from . import console, options, outputs, pace
 from .common import examples
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def landscape(
         dimensions=dimensions or len(others) or 1, points=points, reach=reach, path=bool(others)
     )
     console.note(talk, _planned(loaded, count, eigen=directions == "eigen"))
-    arguments: dict[str, Any] = {
+    arguments: dict[str, Any] = options.arguments(on, at, layers, head) | {
         "directions": directions,
         "to": others,
         "names": _names([network.checkpoint or network.model, *(to or [])]),
@@ -107,13 +107,8 @@ def landscape(
         "points": points,
         "reach": reach,
         "biases": biases,
-        "layers": inputs.one_or_many(layers),
-        "head": head,
-        "loss": on.loss,
         "max_passes": max_passes,
         "cache": cache,
-        "memory": at.num_bytes,
-        "seed": at.seed,
     }
     result = _run(loaded, arguments)
     console.note(talk)
@@ -146,8 +141,7 @@ def _run(loaded: Subject, arguments: dict[str, Any]) -> Landscape:
     from ..verbs import landscape as landscapes
 
     try:
-        with console.progress("landscape") as show:
-            arguments["progress"] = pace.by_pass(show, "landscape")
+        with pace.passes("landscape") as arguments["progress"]:
             result: Landscape = loaded.attempt(landscapes.landscape, **arguments)
             return result
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import console, inputs, options, outputs, pace
+from . import console, options, outputs, pace
 from .common import examples
 
 
@@ -23,12 +23,7 @@ def measure(
     network: options.NetworkOptions,
     on: options.DataOptions,
     asked: options.MeasureOptions,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="auto, exact, output_probes, sample_probes, split, hutchinson or hutch++."
-        ),
-    ] = "auto",
+    method: options.MethodName = "auto",
     rtol: options.Rtol = 0.05,
     confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     max_passes: options.MaxPasses = 100,
@@ -46,29 +41,20 @@ def measure(
     from . import subject, tables
 
     talk = console.talk(json)
-    arguments: dict[str, Any] = {
-        "loss": on.loss,
+    arguments: dict[str, Any] = options.arguments(on, at, asked.layers, asked.head) | {
         "measures": asked.measures or None,
-        "layers": inputs.one_or_many(asked.layers),
-        "head": asked.head,
         "method": method,
         "rtol": rtol,
         "confidence": confidence,
         "max_passes": max_passes,
-        "memory": at.num_bytes,
         "arithmetic": arithmetic,
-        "seed": at.seed,
     }
     loaded = subject.load(network, on, at)
     arguments["options"] = loaded.options(asked.option, asked.measures)
     loaded.introduce(talk)
-    first, *more = str(loaded.attempt(api.preflight, **arguments)).splitlines()
-    console.note(talk, f"planned: {first}")
-    for line in more:
-        console.note(talk, line)
+    loaded.tell_plan(talk, "planned: ", arguments)
     console.note(talk)
-    with console.progress("measuring") as show:
-        arguments["progress"] = pace.by_pass(show, "measuring")
+    with pace.passes("measuring") as arguments["progress"]:
         report = loaded.attempt(api.measure, **arguments)
         loaded.describe(report.settings, on.loss)
     subject.detail_report(report)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -99,6 +99,10 @@ Options = Annotated[
 Rtol = Annotated[
     float,
     typer.Option(metavar="SHARE", help="Refine estimates until they are this precise, relatively."),
+]
+MethodName = Annotated[
+    str,
+    typer.Option(help="auto, exact, output_probes, sample_probes, split, hutchinson or hutch++."),
 ]
 ArithmeticName = Annotated[
     str,
@@ -194,6 +198,17 @@ Plot = Annotated[
 ]
 
 
+Save = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--save",
+        metavar="PATH",
+        help="Write the changed weights (.safetensors).",
+        callback=unwritten,
+    ),
+]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
     """Which network is built, and whose weights it gets."""
@@ -226,8 +241,9 @@ class MeasureOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerOptions:
-    """Which layers, and a figure of them."""
+    """Which layers are changed, and what is written of that."""
 
+    save_to: Save = None
     plot: Plot = None
     layers: Layers = None
     head: HeadName = None
@@ -246,3 +262,16 @@ class MachineOptions:
     def num_bytes(self) -> int | None:
         """The limit for working memory, if there is one."""
         return None if self.memory is None else inputs.parse_memory(self.memory)
+
+
+def arguments(
+    on: DataOptions, at: MachineOptions, layers: Several, head: str | None
+) -> dict[str, Any]:
+    """What every verb is told."""
+    return {
+        "loss": on.loss,
+        "layers": inputs.one_or_many(layers),
+        "head": head,
+        "memory": at.num_bytes,
+        "seed": at.seed,
+    }

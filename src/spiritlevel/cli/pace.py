@@ -6,8 +6,9 @@ the first step has been timed.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from . import console
@@ -65,6 +66,13 @@ def by_pass(show: Progress, text: str) -> Progress:
         show(done, total, text if passes == 1 else f"{text}, pass {passes}")
 
     return report
+
+
+@contextlib.contextmanager
+def passes(text: str) -> Iterator[Progress]:
+    """A progress bar that starts again with each pass over the data."""
+    with console.progress(text) as show:
+        yield by_pass(show, text)
 
 
 def duration(seconds: float) -> str:

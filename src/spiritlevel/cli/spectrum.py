@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from . import console, inputs, options, outputs, pace
+from . import console, options, outputs, pace
 from .common import examples
 
 
@@ -50,35 +50,23 @@ def spectrum(
     from . import subject, tables
 
     talk = console.talk(json)
-    arguments: dict[str, Any] = {
-        "matrix": matrix,
-        "loss": on.loss,
-        "layers": inputs.one_or_many(layers),
-        "head": head,
-        "memory": at.num_bytes,
-        "seed": at.seed,
-    }
+    arguments = options.arguments(on, at, layers, head) | {"matrix": matrix}
     loaded = subject.load(network, on, at)
     loaded.introduce(talk)
     console.note(talk)
-    with console.progress("eigenvalues") as show:
-        arguments["progress"] = pace.by_pass(show, "eigenvalues")
+    with pace.passes("eigenvalues") as arguments["progress"]:
         pairs = loaded.attempt(
             spectra.eigenvalues, num=num, which="both", max_passes=max_passes, **arguments
         )
     loaded.describe(pairs.settings, on.loss)
     console.details("setting", pairs.settings)
     tables.print_parts(talk, pairs.describe())
-    if not all(pairs.converged):
-        console.tell(
-            talk,
-            "A true eigenvalue lies within each residual; raise --max-passes to lower them.",
-        )
     density = None
     if plot is not None or html is not None:
-        with console.progress("density") as show:
-            arguments["progress"] = pace.by_pass(show, "density")
+        with pace.passes("density") as arguments["progress"]:
             density = loaded.attempt(spectra.density, num_vectors=vectors, steps=steps, **arguments)
+        talk.print()
+        tables.print_parts(talk, density.describe())
     if plot is not None and density is not None:
         from ..pages import figures
 

@@ -21,7 +21,7 @@ from ..measures.setup import Setup
 from ..model.batches import map_tensors, tensors
 from ..records.reading import to_json_float
 from ..results import Report
-from ..verbs.performance import performance
+from ..verbs.measuring import performance, preflight
 from . import console, inputs
 from .options import DataOptions, MachineOptions, NetworkOptions, Several
 
@@ -71,6 +71,11 @@ class Subject:
             load_checkpoint(initial, str(options["initial"]))
             options["initial"] = initial
         return options
+
+    def tell_plan(self, talk: Console, start: str, arguments: Mapping[str, Any]) -> None:
+        """Print what measuring will cost, before it starts."""
+        for line in f"{start}{self.attempt(preflight, **arguments)}".splitlines():
+            console.note(talk, line)
 
     def attempt(self, verb: Callable[..., Any], **arguments: Any) -> Any:
         """Call `verb`; an error raised inside the user's network is reported as such."""

@@ -60,15 +60,31 @@ def _print_notes(console: Console, part: content.Notes) -> None:
 
 
 def _print_table(console: Console, part: content.Table, styles: Mapping[str, str]) -> None:
-    """In as many tables as it takes, each with the columns that belong to no group."""
+    """In as many tables as it takes, each with the columns that belong to no group.
+
+    Numbers are never cut off; names of layers and weights in the first column give way to them.
+    """
     rows, notes = shown_rows(part, SHORT_NOTE)
     columns = part.headings
+    titles = [*map(_title, columns)]
+    if part.names_rows:
+        titles[0] = columns[0].title
+    if columns[0].kind == "name":
+        others = list(zip(titles, *rows, strict=True))[1:]
+        room = console.width - 1 - sum(3 + max(map(_width, column)) for column in others)
+        rows = [[_at_dots(name, max(room, NARROWEST)), *cells] for name, *cells in rows]
     for number, places in enumerate(_side_by_side(columns)):
         if number:
             console.print()
-        table = _new_table()
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
         for place in places:
-            _add_column(table, columns[place], names=place == 0 and part.names_rows)
+            kind = "word" if place == 0 and part.names_rows else columns[place].kind
+            table.add_column(
+                titles[place],
+                justify="right" if kind in ("number", "name") else "left",
+                overflow="fold" if columns[place].kind == "name" else "ellipsis",
+                no_wrap=columns[place].kind not in ("name", "note"),
+            )
         of_group = [place for place in places if columns[place].group]
         for row in rows:
             if not of_group or any(row[place] for place in of_group):
@@ -82,70 +98,11 @@ def _print_table(console: Console, part: content.Table, styles: Mapping[str, str
             note(console, f"{column.title} is {column.help}.")
 
 
-def _side_by_side(columns: Sequence[content.Column]) -> Iterator[list[int]]:
-    """The places of the columns of each table."""
-    kept = [i for i, column in enumerate(columns) if not column.wide]
-    groups = list(dict.fromkeys(columns[i].group for i in kept if columns[i].group))
-    if not groups:
-        yield kept
-    for group in groups:
-        members = [i for i in kept if columns[i].group == group]
-        for some in _in_pieces(members, OF_A_GROUP):
-            yield [i for i in kept if i in some or not columns[i].group]
-
-
-def _add_column(table: Table, column: content.Column, *, names: bool) -> None:
-    title = column.title
-    if column.kind == "number" and not names and len(title) > LONG_TITLE and "." not in title:
-        title = re.sub("[ _]", "\n", title, count=1)
-    table.add_column(
-        title,
-        justify="right" if column.kind in ("number", "name") and not names else "left",
-        overflow="fold" if column.kind == "name" else "ellipsis",
-        no_wrap=column.kind not in ("name", "note"),
-    )
-
-
-def _new_table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-
-
-def _in_pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
-def print_layers(console: Console, report: Report) -> None:
-    """Print one row per layer, one column per measure; repeated columns are left out."""
-    columns = distinct_columns(report.layers)
-    names = list(columns)
-    for shown in _in_pieces(names, COLUMNS):
-        rows = {}
-        for layer in dict.fromkeys(layer for name in shown for layer in columns[name]):
-            cells = (columns[name].get(layer) for name in shown)
-            rows[layer] = ["" if m is None else _cell(m) for m in cells]
-        console.print()
-        print_by_name(console, "layer", [name.replace(".", ".\n") for name in shown], rows)
-    inexact = [m for rows in columns.values() for m in rows.values() if not m.exact]
-    if inexact:
-        kinds = {KINDS.get(m.status, "estimated") for m in inexact}
-        console.print(f"{INEXACT} not exact: {' or '.join(sorted(kinds))}, see the notes above")
-
-
-def print_by_name(
-    console: Console, heading: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]
-) -> None:
-    """Print one row per layer or weight: numbers are whole, and names give way to them."""
-    between = 3 * len(titles) + 2  # blanks around the columns
-    taken = (max(map(_width, column)) for column in zip(titles, *rows.values(), strict=True))
-    room = max(console.width - between - sum(taken), NARROWEST)
-    table = _new_table()
-    table.add_column(heading, overflow="fold")
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
-    for name, cells in rows.items():
-        table.add_row(_at_dots(name, room), *cells)
-    show(console, table)
+def _title(column: content.Column) -> str:
+    """In two lines where it is long."""
+    if column.kind != "number" or len(column.title) <= LONG_TITLE or "." in column.title:
+        return column.title
+    return re.sub("[ _]", "\n", column.title, count=1)
 
 
 def _width(text: str) -> int:
@@ -160,6 +117,42 @@ def _at_dots(name: str, room: int) -> str:
             lines.append("")
         lines[-1] += part
     return "\n".join(lines)
+
+
+def _side_by_side(columns: Sequence[content.Column]) -> Iterator[list[int]]:
+    """The places of the columns of each table."""
+    kept = [i for i, column in enumerate(columns) if not column.wide]
+    groups = list(dict.fromkeys(columns[i].group for i in kept if columns[i].group))
+    if not groups:
+        yield kept
+    for group in groups:
+        members = [i for i in kept if columns[i].group == group]
+        for some in _in_pieces(members, OF_A_GROUP):
+            yield [i for i in kept if i in some or not columns[i].group]
+
+
+def _in_pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def print_layers(console: Console, report: Report) -> None:
+    """Print one row per layer, one column per measure; repeated columns are left out."""
+    columns = distinct_columns(report.layers)
+    names = list(columns)
+    for shown in _in_pieces(names, COLUMNS):
+        rows: list[list[content.Cell]] = []
+        for layer in dict.fromkeys(layer for name in shown for layer in columns[name]):
+            cells = (columns[name].get(layer) for name in shown)
+            rows.append([layer, *(None if m is None else _cell(m) for m in cells)])
+        console.print()
+        titles = [name.replace(".", ".\n") for name in shown]
+        columns_shown = [content.Column("layer", kind="name"), *map(content.Column, titles)]
+        _print_table(console, content.Table(columns_shown, rows), {})
+    inexact = [m for rows in columns.values() for m in rows.values() if not m.exact]
+    if inexact:
+        kinds = {KINDS.get(m.status, "estimated") for m in inexact}
+        console.print(f"{INEXACT} not exact: {' or '.join(sorted(kinds))}, see the notes above")
 
 
 def distinct_columns(

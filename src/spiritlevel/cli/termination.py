@@ -1,4 +1,4 @@
-"""How a command is stopped: by Ctrl-C from its first moment on, and by SIGTERM as by Ctrl-C.
+"""Exit codes, and how a command is stopped: by Ctrl-C from its first moment on, and by SIGTERM.
 
 Schedulers and containers send SIGTERM before they kill.
 """
@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from types import FrameType
 
-from .exit_codes import INTERRUPTED
-
+REFUSED = 1  # the request could not be met
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+TERMINATED = 143  # 128 + SIGTERM
 INTERRUPTION = "interrupted. No partial files were written."
 
 

@@ -121,6 +121,11 @@ class Needs:
         )
 
     @property
+    def derivatives(self) -> bool:
+        """Whether any of it is made of derivatives of the loss."""
+        return self.sweep or self.kappa or self.rho or self.head or self.features or self.products
+
+    @property
     def without_sweep(self) -> Needs:
         """What is left if nothing is pulled back through the network."""
         return dataclasses.replace(self, sweep=False, kappa=False, standardized=False, rho=False)

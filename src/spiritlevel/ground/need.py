@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
-from .errors import SpiritlevelError, brief
+from .errors import SpiritlevelError, brief, suggestion
 
 Value = TypeVar("Value")
 Test = Callable[[Any], bool]
@@ -46,6 +46,20 @@ def need(
     came = f"{brief(value)}, of type {type(value).__name__}" if typed else brief(value)
     text = f"The {name!r} {what}{whose} must be {wanted}. Got {came}. {then}"
     raise SpiritlevelError(text.rstrip())
+
+
+def need_one_of(
+    name: str, value: Value, known: Iterable[str], then: str = "", *, of: str = ""
+) -> Value:
+    """`need` for one of several names; the error suggests one that is close.
+
+    >>> need_one_of("by", "jiont", ["joint", "rise"])
+    Traceback (most recent call last):
+    spiritlevel.ground.errors.SpiritlevelError: The 'by' argument must be one of joint, rise. Got 'jiont'. Did you mean 'joint'?
+    """  # noqa: E501
+    names = list(known)
+    hint = f"{suggestion(value, names)} {then}".strip()
+    return need(name, value, one_of(names), f"one of {', '.join(names)}", hint, of=of)
 
 
 def number(

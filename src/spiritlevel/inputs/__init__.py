@@ -5,20 +5,14 @@
 There are more in `inputs.data`, `inputs.models` and `inputs.checkpoints`.
 """
 
-from .checkpoints import load_checkpoint, save_checkpoint
-from .data import digits, fetch, load, read_cifar, read_folder, read_mnist, read_npz
-from .models import build, mlp
-
-__all__ = [
-    "build",
-    "digits",
-    "fetch",
-    "load",
-    "load_checkpoint",
-    "mlp",
-    "read_cifar",
-    "read_folder",
-    "read_mnist",
-    "read_npz",
-    "save_checkpoint",
-]
+from .checkpoints import load_checkpoint as load_checkpoint
+from .checkpoints import save_checkpoint as save_checkpoint
+from .data import digits as digits
+from .data import fetch as fetch
+from .data import load as load
+from .data import read_cifar as read_cifar
+from .data import read_folder as read_folder
+from .data import read_mnist as read_mnist
+from .data import read_npz as read_npz
+from .models import build as build
+from .models import mlp as mlp

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..ground.errors import SpiritlevelError, require
 from ..ground.files import write_atomically
 from ..ground.files.names import as_path
-from ..ground.files.torch_files import load_torch_file
+from ..ground.files.reading import load_torch_file
 from ..model.arguments import check_network
 from .checkpoint_folders import files_in, renamed_by_transformers
 

@@ -85,6 +85,9 @@ class Applied:
                 if card.name in self.asked.named or len(self.cards) == 1:
                     raise
                 refused[card.name] = str(error)
+        if lost := workspace.surface.lost.text():
+            derived = {card.name for card in self.cards if card.needs.derivatives}
+            measured |= {name: m.doubted(lost) for name, m in measured.items() if name in derived}
         workspace.cache.clear()  # it refers to the workspace: the cycle would keep both in memory
         return measured, refused
 

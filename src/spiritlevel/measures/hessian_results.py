@@ -1,12 +1,13 @@
-"""Measurements of Hessian quantities: certified, estimated, or named as what they are."""
+"""Measurements made from estimates: certified, estimated, or named as what they are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
+from ..engine.estimate import Estimate
 from ..engine.refine import would_have_sufficed
 from ..engine.row_estimator import RowEstimate, RowEstimator
 from ..engine.sweep.sums import Factors
@@ -37,6 +38,36 @@ def hessian_measurement(workspace: Workspace, name: str, row: RowEstimate) -> Me
         text=row.text,
         cost=row.cost,
         **estimate.errors(workspace.precision.confidence, round_off=round_off),
+    )
+
+
+def estimate_measurement(
+    workspace: Workspace,
+    name: str,
+    estimate: Estimate,
+    *,
+    text: str,
+    missed: Callable[[], str],
+    cost: Cost,
+    judged: bool = True,
+    residual: float | None = None,
+) -> Measurement:
+    """An estimate with its errors and, where these are wider than asked, `missed` as the text.
+
+    Where it is not `judged`, such as for one layer of many, any interval will do.
+    """
+    asked = workspace.precision
+    wide = estimate.unknown or (judged and not estimate.within(asked.rtol, asked.confidence))
+    return Measurement(
+        name,
+        estimate.value,
+        exact=estimate.exact,
+        residual=residual,
+        data_stderr=estimate.data_stderr,
+        status=Status.NOT_CONVERGED if wide else Status.OK,
+        text=missed() if wide else text,
+        cost=cost,
+        **estimate.errors(asked.confidence),
     )
 
 

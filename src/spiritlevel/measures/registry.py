@@ -15,7 +15,7 @@ from ..engine.plan import MeasuringPlan
 from ..engine.workspace import Workspace
 from ..ground import plugins
 from ..ground.errors import SpiritlevelError, brief, suggestion
-from ..records.measurements import Cost, Measurement
+from ..records.measurements import Cost, Measurement, Status
 from ..symmetries import SYMMETRIES
 from .options import Option, declare, declared_options, recorded
 from .other_names import known_here_as
@@ -75,6 +75,15 @@ class Measured:
             error = eps * abs(m.value)
             ends = (m.value - 2 * error, m.value + 2 * error)
             return dataclasses.replace(m, exact=False, stderr=error, interval=ends, text=text)
+
+        return self._changed(marked)
+
+    def doubted(self, why: str) -> Measured:
+        """The same measurements as values that were not found."""
+
+        def marked(m: Measurement) -> Measurement:
+            text = "; ".join(part for part in (m.text.rstrip("."), why) if part)
+            return dataclasses.replace(m, exact=False, status=Status.NOT_CONVERGED, text=text)
 
         return self._changed(marked)
 

@@ -28,6 +28,7 @@ from .findings import Findings, findings_about
 from .forwards import PretrainedForward, loss_and_forward
 from .layer_hooks import recording_calls, returning_zeros
 from .losses import AnyLoss
+from .lost_digits import LostDigits
 from .named_layers import Layers
 from .number_types import NumberTypes
 from .output_checks import OutputChecks
@@ -70,6 +71,7 @@ class Surface:
         self.processes = processes or Processes(join=False)
         self.cost = Cost()
         self._checks = OutputChecks(self.loss)
+        self.lost = LostDigits(self.loss, self.processes)
         self.watched: list[tuple[Tensor, Tensor]] = []  # input and output of the module to watch
         # entered around every plain call of the model, to observe what happens inside
         self.observer: Callable[[], contextlib.AbstractContextManager[object]] = (
@@ -107,7 +109,11 @@ class Surface:
             outputs, targets, mask = self._run(batch, parameters or {})
         finite = NOTHING if may_overflow else outputs.detach()
         self.cost += Cost(forwards=len(outputs))
-        return outputs, self._checks.counted(outputs.detach(), targets, mask, finite, batch, where)
+        given = outputs.detach()
+        targets = self._checks.counted(given, targets, mask, finite, batch, where)
+        if not parameters:
+            self.lost.see(given, targets)
+        return outputs, targets
 
     def _find_label_shift(self, batch: Any) -> None:
         """Before the first batch: find out how a Hugging Face model reads its labels."""

@@ -47,6 +47,8 @@ def cell_text(cell: Cell, column: Column) -> str:
     """A number with its digits, an estimate with its interval, text escaped."""
     if cell is None:
         return "–"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
     if isinstance(cell, float):
         return plain(cell, column.digits or 4)
     if isinstance(cell, str):

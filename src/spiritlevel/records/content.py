@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from .reading import UNSAVED
 
 FORMAT = "spiritlevel-page-1"
+ENOUGH = 4  # marks for a line through them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +114,13 @@ class Table:
     def headings(self) -> list[Column]:
         """The columns, each with its help text."""
         return [Column(each) if isinstance(each, str) else each for each in self.columns]
+
+    def filled(self) -> Table:
+        """The same without the columns that hold nothing, unless there are no rows."""
+        columns = range(len(self.columns))
+        kept = [i for i in columns if not self.rows or any(row[i] is not None for row in self.rows)]
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return dataclasses.replace(self, columns=[self.columns[i] for i in kept], rows=rows)
 
     @property
     def names_rows(self) -> bool:
@@ -234,6 +243,24 @@ class Page:
         """Everything in plain types, ready for JSON."""
         fields: dict[str, Any] = finite(self)
         return {"format": FORMAT} | fields
+
+
+def fitted_line(
+    x: Sequence[float], y: Sequence[float], *, log_x: bool = False
+) -> tuple[list[float], list[float]] | None:
+    """The ends of the line of least squares, as x and y; None for too few marks to see a trend.
+
+    On a logarithmic axis it is a line through the logarithms, which is drawn straight there.
+
+    >>> fitted_line([1, 2, 3, 4], [2, 4, 6, 8])
+    ([1, 4], [2.0, 8.0])
+    """
+    if len(x) < ENOUGH or min(x) == max(x):
+        return None
+    across = [math.log(value) for value in x] if log_x else list(x)
+    slope, intercept = statistics.linear_regression(across, y)
+    ends = min(x), max(x)
+    return list(ends), [intercept + slope * (math.log(e) if log_x else e) for e in ends]
 
 
 def finite(value: Any) -> Any:

@@ -24,6 +24,7 @@ MOST_NAMES = 3  # of measures in a line below the table
 NEED = re.compile(r"The measure '[^']+' needs ((?:[^.:]|[.:](?! ))+)")  # how an error begins
 SAMPLING_ERROR = "the sampling error: how much other data would change the value"
 VALUE, ERROR = ".6g", ".2g"  # the digits of a value and of its error
+RESIDUAL = ".1e"
 SHORT = ".4g"  # the digits of a value among many: of layers, of networks, under moves
 NONFINITE_TEXT = (
     "The value is not a finite number: it overflows, or the loss does. Measure in float64, or look "

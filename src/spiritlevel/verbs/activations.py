@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..engine.weight_space.perturbed import refuse_unless_counted
 from ..ground.errors import SpiritlevelError, brief, suggestion
-from ..ground.need import is_whole, or_none
+from ..ground.need import is_whole, need, or_none, whole
 from ..math.curvature import scaled_to_one
 from ..measures.setup import OnData, Setup
 from ..measures.verb import verb
@@ -170,7 +171,8 @@ def activation_curvature(
             found.append((values, surface.loss.weights(outputs.detach(), targets).double()))
         settings = workspace.settings() | {"layer": layer, "kind": kind}
     weights = torch.cat([each.reshape(len(v), -1).sum(dim=1) for v, each in found]).cpu()
-    mean_weight = _mean_weight(weights)
+    refuse_unless_counted(bool(weights.any()))
+    mean_weight = float(weights.mean())
     diagonals = torch.cat([values for values, _ in found]).cpu() / mean_weight
     dim = _channel_dim(module, diagonals, channel_dim)
     others = [d for d in range(1, diagonals.dim()) if d != dim]
@@ -232,15 +234,6 @@ def _refuse_unused(outputs: Tensor, zeros: Tensor, layer: str) -> None:
         )
 
 
-def _mean_weight(weights: Tensor) -> float:
-    if not bool(weights.any()):
-        raise SpiritlevelError(
-            "The data must hold at least one target that counts. All samples are ignored, "
-            "masked or have class weight 0. Check ignore_index, the mask and the labels."
-        )
-    return float(weights.mean())
-
-
 def _ggn_diagonal(surface: Surface, outputs: Tensor, targets: Tensor, zeros: Tensor) -> Tensor:
     curvature = surface.loss.curvature(outputs.detach().double(), targets)
     if curvature.num_columns > MOST_COLUMNS:
@@ -295,9 +288,7 @@ def _channel_dim(module: nn.Module, diagonals: Tensor, asked: int | None) -> int
     if asked is None:
         known = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm)
         return 1 if dims >= 4 or isinstance(module, known) else dims - 1
-    if not 1 <= asked % dims < dims or not -dims <= asked < dims:
-        raise SpiritlevelError(
-            f"The 'channel_dim' argument must be a dimension of the layer's output other than the "
-            f"first, from 1 to {dims - 1}. Got {brief(asked)}."
-        )
+    is_other = whole(least=-dims, most=dims - 1)
+    wanted = f"a dimension of the layer's output other than the first, from 1 to {dims - 1}"
+    need("channel_dim", asked, lambda dim: is_other(dim) and dim % dims > 0, wanted)
     return asked % dims

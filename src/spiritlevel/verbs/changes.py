@@ -11,7 +11,7 @@ import abc
 import copy
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,9 @@ from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
 from ..model.losses import CrossEntropy
 from ..model.weight_matrices import WeightMatrix
+from ..records.content import Notes, Part, Text
 from ..records.measurements import Cost
-from ..records.notebooks import aligned
+from ..records.notebooks import Described
 from ..records.reading import Plain, Saved
 
 Choice = TypeVar("Choice", bound="AbstractChoice")
@@ -122,17 +123,10 @@ def choice_text(what: str, *rises: tuple[str, float | None, float | None]) -> st
     return "; ".join(parts)
 
 
-class WeightTable(NamedTuple):
-    """What is told about every weight, once for all who show it."""
-
-    heading: str
-    titles: list[str]
-    rows: dict[str, list[str]]  # by weight
-    note: str = ""  # below it
-
-
-class AbstractChanges(Saved, abc.ABC, Generic[Choice]):
+class AbstractChanges(Described, Saved, Generic[Choice]):
     """What is predicted for the changes of each weight, and what was chosen among them."""
+
+    STAYS: ClassVar[str]  # of a weight in `left_out`
 
     left_out: dict[str, str]  # weights that are not changed, and why
     loss: float  # of the network as it is
@@ -142,20 +136,15 @@ class AbstractChanges(Saved, abc.ABC, Generic[Choice]):
     chosen: Choice | None
 
     @abc.abstractmethod
-    def table(self, *, with_chosen: bool = False) -> WeightTable:
-        """All changes, by weight; `with_chosen` adds a column of what was chosen."""
-
-    @abc.abstractmethod
     def changed(self, name: str, weight: Tensor, choice: Choice) -> Tensor:
         """A weight after what was chosen for it."""
 
-    def __str__(self) -> str:
-        heading, titles, rows, note = self.table()
-        lines = [aligned([(heading, *titles), *((name, *row) for name, row in rows.items())])]
-        lines += [] if self.chosen is None else [self.chosen.text()]
-        lines += [note] if note else []
+    def ending(self, *lines: str) -> list[Part]:
+        """What was chosen, what was counted, these lines, and the weights that are left out."""
         count = int(self.settings["num_samples"])
-        return "\n".join([*lines, f"{count} samples, {self.cost.passes(count)} over the data"])
+        stay = [f"{self.STAYS}: {name}: {why}" for name, why in self.left_out.items()]
+        notes = Notes(self.cost.passes(count), count, [*lines, *stay])
+        return [notes] if self.chosen is None else [Text([f"chosen: {self.chosen.text()}"]), notes]
 
     def with_each(self: Record, tried: Callable[[Any], Any]) -> Record:
         """The same with every choice in it as `tried` returns it."""

@@ -1,4 +1,4 @@
-"""The public verbs: measure a network, see the cost first, look up the measures."""
+"""Measure a network, see the cost first, look up the measures, see how well the network does."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from .. import measures as catalogue
+from ..engine.data_pass import LossAndAccuracy
 from ..engine.preflight import Preflight, forecast
 from ..measures.asked import MEASURES, Applied, Asked
 from ..measures.registry import Measured
 from ..measures.setup import AllShared, Setup
 from ..measures.setup import Loss as Loss
 from ..measures.verb import measuring, verb
+from ..model.batches import num_samples
 from ..records.measurements import Cost, Measurement, Report
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
 
 SAMPLES = 3  # on which two arithmetics are compared, with the same random numbers
 
@@ -199,3 +203,39 @@ def _marked(m: Measurement, error: float, arithmetic: str) -> Measurement:
             if part
         ),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Performance:
+    """Mean loss, and the share of targets that are predicted; None where there are no classes."""
+
+    loss: float
+    accuracy: float | None
+    num_samples: int
+
+
+@measuring()
+def performance(setup: Setup, model: nn.Module, data: Iterable[Any]) -> Performance:
+    """Run the network once over the data.
+
+    >>> x, y = torch.eye(3), torch.tensor([0, 1, 0])
+    >>> net = nn.Linear(3, 3, bias=False)
+    >>> with torch.no_grad():
+    ...     _ = net.weight.copy_(9 * torch.eye(3))
+    >>> round(performance(Setup(), net, (x, y)).accuracy, 3)
+    0.667
+    """
+    with setup.whole().opened(model, data) as workspace, torch.no_grad():
+        surface = workspace.surface
+        fit, count = (
+            LossAndAccuracy(surface.loss, surface.device),
+            torch.zeros((), dtype=torch.int64),
+        )
+        size = workspace.plan.footprint.chunk(workspace.memory, sweep=False)
+        for where, batch in surface.chunks(size):
+            fit.add(*surface.outputs(batch, where=where))
+            count += num_samples(batch)
+    fit.reduce(surface.processes)
+    surface.processes.sum_(count)
+    mean = math.nan if fit.mean_loss is None else fit.mean_loss
+    return Performance(mean, fit.accuracy, int(count))

@@ -14,19 +14,38 @@ from ..engine.row_estimator import estimate_rows
 from ..measures.layer_weights import measured_weights
 from ..measures.setup import Setup, ToPrecisionByMethod
 from ..measures.verb import verb
+from ..records.content import Cell, Column, Part, Table, Text
+from ..records.measurements import ERROR, VALUE
+from ..records.notebooks import Described
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+LARGEST = 5  # neurons that are shown
+PROBES = "the standard error of the probes"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Neurons:
+class Neurons(Described):
     """ρ(j) = w_jᵀ H w_j of a layer's input neurons (in a convolution: its input channels)."""
 
     values: Tensor
     stderr: Tensor  # of the probes; zeros where the values are exact
     exact: bool  # whether they are the Hessian's own
     text: str  # otherwise how they were found, or of which matrix they are
+
+    def describe(self) -> list[Part]:
+        """Their sum, and those that have most of it."""
+        order = self.values.argsort(descending=True)[:LARGEST].tolist()
+        rows: list[list[Cell]] = [[str(j), float(self.values[j])] for j in order]
+        if not self.exact:
+            rows = [[*row, float(self.stderr[j])] for row, j in zip(rows, order, strict=True)]
+        columns = [Column("neuron"), Column("ρ(j)", form=VALUE), Column("±", PROBES, form=ERROR)]
+        mark = "exact" if self.exact else self.text
+        total = (
+            f"{len(self.values)} neurons, sum of ρ(j) {float(self.values.sum()):{VALUE}}, {mark}"
+        )
+        return [Text([total]), Table(columns[: 2 if self.exact else 3], rows)]
 
 
 @verb()

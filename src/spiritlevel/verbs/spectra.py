@@ -6,7 +6,7 @@ Also the largest eigenvalue of the Hessian seen through a preconditioner, as an 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
@@ -18,13 +18,14 @@ from ..engine.weight_space.lanczos import Eigenpairs, Which
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
-from ..ground.need import is_number, is_whole, need, one_of, or_none, whole
+from ..ground.need import is_number, is_whole, need, need_one_of, or_none, whole
 from ..measures.setup import OnLayers, Setup
 from ..measures.verb import measuring, verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
+from ..model.running_statistics import batch_statistics
 from ..model.surroundings import call_settings
-from ..records.content import Column, Notes, Part, Table
-from ..records.measurements import VALUE, Cost
+from ..records.content import Column, Notes, Part, Table, Text
+from ..records.measurements import RESIDUAL, VALUE, Cost
 from ..records.notebooks import Shown
 from ..records.reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_settings
 
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Matrix = Literal["hessian", "ggn"]
-RESIDUAL = ".1e"  # the digits of a residual
+KEPT = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
+UNCONVERGED = (
+    "Of a value that has not converged it is known that an eigenvalue lies within the residual. "
+    "Raise max_passes to lower it."
+)
+LOST = "lost_digits"  # a setting: why no eigenvalue counts as found
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
@@ -63,15 +69,14 @@ class Eigenvalues(Shown, Plain):
         columns = [
             Column("eigenvalue", form=VALUE),
             Column("residual", form=RESIDUAL),
-            Column("", kind="mark"),
+            Column("converged", kind="mark"),
         ]
         pairs = sorted(zip(self.values, self.residuals, self.converged, strict=True), reverse=True)
-        rows = [
-            [value, residual, "" if converged else "not converged"]
-            for value, residual, converged in pairs
-        ]
         count = int(self.settings["num_samples"])
-        return [Table(columns, rows), Notes(self.cost.passes(count), count)]
+        table = Table(columns, pairs, id="eigenvalue-table", title="Largest first")
+        lost = [str(self.settings[LOST])] if LOST in self.settings else []
+        parts: list[Part] = [table, Notes(self.cost.passes(count), count, lost)]
+        return parts if all(self.converged) else [*parts, Text([UNCONVERGED])]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
@@ -90,7 +95,7 @@ class Eigenvalues(Shown, Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spectrum(Saved):
+class Spectrum(Shown, Saved):
     """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
 
     CALLED: ClassVar = "the spectrum"
@@ -107,6 +112,11 @@ class Spectrum(Saved):
                 "A Spectrum must have eigenvalues, a density or both. Got neither. Pass what "
                 "spiritlevel.eigenvalues or spiritlevel.density returned."
             )
+
+    def describe(self) -> list[Part]:
+        """The eigenvalues, then the means over all of them."""
+        found = (self.eigenvalues, self.density)
+        return [part for record in found if record is not None for part in record.describe()]
 
 
 @verb(
@@ -156,7 +166,7 @@ def eigenvalues(
             f"eigenvalue takes products. Got num={num!r} and max_passes={max_passes!r}. "
             "Ask for fewer eigenvalues or more passes."
         )
-    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
+    need_one_of("matrix", matrix, get_args(Matrix))
     with setup.opened(model, data) as workspace:
         space = ParameterSpace(workspace.surface)
         check_room(space, num, workspace.vector_memory)
@@ -172,7 +182,8 @@ def eigenvalues(
             residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
         )
-    settings = _settings(workspace, space, matrix) | {"which": which, "max_passes": max_passes}
+    settings = {key: workspace.settings()[key] for key in KEPT} | call_settings()
+    settings |= {"matrix": matrix, "sizes": _sizes(space), "which": which, "max_passes": max_passes}
     return _recorded(pairs, space, workspace, settings)
 
 
@@ -195,7 +206,7 @@ def density(
     """
     fits, wanted = whole(least=1, most=MOST_VECTORS), f"from 1 to {MOST_VECTORS:,}"
     need("num_vectors", num_vectors, fits, wanted, "The default is 8.", of="density")
-    need("matrix", matrix, one_of(get_args(Matrix)), f"one of {', '.join(get_args(Matrix))}")
+    need_one_of("matrix", matrix, get_args(Matrix))
     with setup.opened(model, data) as workspace:
         return density_of(
             workspace.products,
@@ -224,12 +235,6 @@ def _warm(start: Eigenvalues | None, space: ParameterSpace) -> Tensor | None:
     return start.vectors
 
 
-def _settings(workspace: Workspace, space: ParameterSpace, matrix: Matrix) -> dict[str, Any]:
-    shown = ("loss", "reduction", "layers", "num_samples", "seed", "dtype", "device", "torch")
-    settings = {key: workspace.settings()[key] for key in shown} | call_settings()
-    return settings | {"matrix": matrix, "sizes": _sizes(space)}
-
-
 def _sizes(space: ParameterSpace) -> dict[str, int]:
     return {name: part.stop - part.start for name, part in space.slices.items()}
 
@@ -237,14 +242,15 @@ def _sizes(space: ParameterSpace) -> dict[str, int]:
 def _recorded(
     pairs: Eigenpairs, space: ParameterSpace, workspace: Workspace, settings: dict[str, Any]
 ) -> Eigenvalues:
+    lost = workspace.surface.lost.text()
     return Eigenvalues(
         values=pairs.values.tolist(),
         residuals=pairs.residuals.tolist(),
-        converged=pairs.converged.tolist(),
+        converged=[found and not lost for found in pairs.converged.tolist()],
         vectors=pairs.vectors,
         names=space.names,
         cost=workspace.cost,
-        settings=settings,
+        settings=settings | ({LOST: lost} if lost else {}),
     )
 
 
@@ -256,6 +262,7 @@ def preconditioned_eigenvalue(
     scale: Mapping[str, Tensor],
     shift: Mapping[str, float],
     *,
+    by_batch: Collection[nn.Module] = (),
     start: Eigenvalues | None = None,
     residual_rtol: float | None = None,
     max_passes: int = 200,
@@ -266,6 +273,8 @@ def preconditioned_eigenvalue(
         scale: the diagonal of S by parameter, in the parameters' shapes. Parameters that are not
             in it are left out of the matrix.
         shift: the diagonal of D, one number per parameter.
+        by_batch: layers that normalize by the statistics of each batch of the data, not by the
+            running ones; H is then of the mean loss of these batches, and none of them is divided.
         start: an earlier result; it is ignored if it is about other parameters.
 
     Of all parameters, whatever the setup's layers. The vectors are those of S(H + D)S.
@@ -286,15 +295,19 @@ def preconditioned_eigenvalue(
         parts = [scale[name].detach().reshape(-1).to(space.device, wide) for name in space.names]
         shifts = [torch.full_like(p, shift[n]) for n, p in zip(space.names, parts, strict=True)]
         same = start is not None and start.names == space.names
-        (pairs,) = eigenpairs_of(
-            workspace.products,
-            [space],
-            operator="hessian",
-            seed=setup.seed,
-            max_products=max_passes,
-            residual_rtol=residual_rtol,
-            starts=[start.vectors if same and start is not None else None],
-            scalings=[Scaling(torch.cat(parts), torch.cat(shifts))],
-        )
+        products = workspace.products  # samples are looked at one by one, by running statistics
+        if by_batch:
+            products.chunk = workspace.num_samples
+        with batch_statistics(by_batch):
+            (pairs,) = eigenpairs_of(
+                products,
+                [space],
+                operator="hessian",
+                seed=setup.seed,
+                max_products=max_passes,
+                residual_rtol=residual_rtol,
+                starts=[start.vectors if same and start is not None else None],
+                scalings=[Scaling(torch.cat(parts), torch.cat(shifts))],
+            )
     settings = workspace.settings() | {"sizes": _sizes(space)}
     return _recorded(pairs, space, workspace, settings)

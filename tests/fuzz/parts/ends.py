@@ -17,6 +17,19 @@ class Positions(nn.Module):
         return self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device))
 
 
+class Leading(nn.Module):
+    """Class 0 is ahead of the others, so that the network is confident of it."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: Tensor) -> Tensor:
+        ahead = torch.zeros_like(x)
+        ahead[..., 0] = self.by
+        return x + ahead
+
+
 class MeanOverTime(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=1)

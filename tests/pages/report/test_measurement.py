@@ -12,7 +12,7 @@ from spiritlevel import Report
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.pages import report
 from spiritlevel.pages.report import numbers
-from spiritlevel.pages.report.subject import certainty
+from spiritlevel.pages.report.numbers import certainty
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 

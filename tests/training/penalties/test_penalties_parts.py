@@ -204,7 +204,7 @@ def test_deferred_gradients_reach_only_their_caller():
     x, y = torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 1, 0])
     plain = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     normed = copy.deepcopy(plain)
-    nn.utils.parametrizations.weight_norm(normed[0])
+    nn.utils.parametrize.register_parametrization(normed[0], "weight", nn.Tanh())
     seen = []
     plain[2].weight.register_hook(lambda g: seen.append(g.detach().clone()))
     for model in (plain, normed):

@@ -11,7 +11,8 @@ import torch.distributed as dist
 import spiritlevel as sl
 from spiritlevel.model.surface import Surface
 from spiritlevel.verbs import reference_problems as problems
-from spiritlevel.verbs.landscape import fingerprints, landscape
+from spiritlevel.verbs.landscape import cache as caches
+from spiritlevel.verbs.landscape import landscape
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
@@ -140,7 +141,7 @@ def test_data_keeps_its_name_in_any_order_and_batches():
     x, y = problem.inputs(), problem.targets()
 
     def name(data):
-        return fingerprints.of_data(Surface(problem.model, data))
+        return caches.of_data(Surface(problem.model, data))
 
     own = name(problem.data)
     order = torch.tensor([3, 0, 7, 1, 2, 6, 5, 4])

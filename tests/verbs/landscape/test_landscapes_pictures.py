@@ -17,7 +17,7 @@ from spiritlevel.pages.figures import save
 from spiritlevel.pages.figures.landscapes import contour_levels
 from spiritlevel.pages.figures.landscapes import landscape as draw
 from spiritlevel.results import Cost
-from spiritlevel.verbs.landscape import Axis, Landscape, Mark, evaluation, grid, landscape
+from spiritlevel.verbs.landscape import Axis, Landscape, Mark, grid, landscape
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
@@ -194,12 +194,12 @@ def test_a_plane_goes_to_stdout_as_nothing_but_json():
 def test_ctrl_c_keeps_the_points_and_says_how_to_go_on(tmp_path, two, monkeypatch):
     cache, out = tmp_path / "slice.jsonl", tmp_path / "slice.json"
     arguments = [*SMALL, "--checkpoint", two[0], "--points", 9, "--cache", cache]
-    calls = itertools.count()
+    calls, heights = itertools.count(), grid.heights
 
     def interrupted(*positional, **options):
         if next(calls) == 2:
             raise KeyboardInterrupt
-        return evaluation.heights(*positional, **options)
+        return heights(*positional, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(grid, "heights", interrupted)

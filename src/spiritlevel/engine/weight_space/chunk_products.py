@@ -7,7 +7,8 @@ forward      a forward derivative of the gradient: needs no second backward.
 difference   (∇L(θ + hv) − ∇L(θ − hv)) / 2h: needs a gradient only. h is the cube root of the
              precision, so about a third of the digits is lost: errors of 1e-5 in float64, and more
              where a ReLU switches within the step. In float32 they are 1e-2, so a float32 model is
-             held in float64 for it, unless it is too large or refuses that.
+             held in float64 for it, unless it is too large or refuses that. The step is shorter
+             where outputs change by much: the loss of a confident network is exponential in them.
 
 The residual is Σ_c ∂ℓ/∂z_c ∇²z_c: the Hessian of ⟨g, z⟩ with g = ∂ℓ/∂z held fixed. So its product
 costs as much as one with the Hessian, and nothing is subtracted.
@@ -37,6 +38,10 @@ ProductMethod = Literal["reverse", "forward", "difference"]
 VectorProduct = Callable[[ParameterSpace, Tensor], Tensor]  # of one flat vector
 RowProducts = Callable[[ParameterSpace, Tensor], Tensor]  # of every row of a matrix
 Parts = dict[str, Tensor]  # by parameter
+
+# How far a difference may move the outputs, in cube roots of the precision: next to exponentials in
+# the loss, and as a share of the outputs' size, below which their rounding counts.
+FAR, FAR_SHARE = 10.0, 0.1
 
 
 def plain_gradient(
@@ -68,14 +73,24 @@ def forward_derivative(function: Callable[[Parts], Parts], start: Parts, along: 
     return {name: t.detach() for name, t in tangents.items()}
 
 
-def central_difference(function: Callable[[Parts], Parts], start: Parts, along: Parts) -> Parts:
-    """With a step of the cube root of the precision times the parameters' length."""
+def central_difference(
+    function: Callable[[Parts], Parts],
+    start: Parts,
+    along: Parts,
+    *,
+    shorten: Callable[[Parts], float] = lambda ahead: 1.0,
+) -> Parts:
+    """With a step of the cube root of the precision times the parameters' length.
+
+    `shorten` says by which factor that is too long, from the parameters a step ahead.
+    """
     length = math.sqrt(sum(float(v.double().square().sum()) for v in along.values()))
     if length == 0.0:
         return {name: torch.zeros_like(value) for name, value in function(start).items()}
     scale = math.sqrt(sum(float(v.double().square().sum()) for v in start.values()))
     eps = torch.finfo(next(iter(start.values())).dtype).eps
     step = eps ** (1 / 3) * max(scale, 1.0) / length
+    step *= shorten({name: value + step * along[name] for name, value in start.items()})
     ahead = function({name: value + step * along[name] for name, value in start.items()})
     behind = function({name: value - step * along[name] for name, value in start.items()})
     return {
@@ -268,7 +283,16 @@ def _functional(
             return lambda p: (model(p).double() * signal).sum()
         return lambda p: surface.loss.values(model(p).double(), targets).sum()
 
-    derivative = forward_derivative if method == "forward" else central_difference
+    def shorten(ahead: Parts) -> float:
+        with torch.no_grad():
+            moved = float((model(ahead) - outputs).detach().abs().max())
+        surface.cost += Cost(forwards=len(outputs))
+        unit = torch.finfo(outputs.dtype).eps ** (1 / 3)
+        longest = unit * (FAR + FAR_SHARE * float(outputs.detach().abs().max()))
+        return min(1.0, longest / moved) if moved > 0 else 1.0
+
+    difference = functools.partial(central_difference, shorten=shorten)
+    derivative = forward_derivative if method == "forward" else difference
     plain = functools.partial(plain_gradient, within=surface.substituting)
     gradient: Callable[..., Any] = grad if method == "forward" else plain
 

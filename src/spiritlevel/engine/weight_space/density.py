@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief
+from ...records.content import Cell, Column, Part, Table, Text
+from ...records.measurements import ERROR, VALUE
+from ...records.notebooks import Shown
 from ...records.reading import Misread, Plain, read_as
 from .lanczos import ROUNDOFF
 from .long_rows import columns
@@ -20,7 +23,7 @@ MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SpectralDensity(Plain):
+class SpectralDensity(Shown, Plain):
     """The distribution of eigenvalues: each random vector gives nodes whose weights sum to 1.
 
     Each vector's row is a Gauss quadrature: exact for polynomials of degree below twice the steps.
@@ -91,6 +94,28 @@ class SpectralDensity(Plain):
         z = (grid[:, None] - nodes) / width
         heights = torch.exp(-z.square() / 2) @ weights
         return grid, heights / (len(self.nodes) * width * math.sqrt(2 * math.pi))
+
+    def describe(self) -> list[Part]:
+        """Means and sums of all eigenvalues and of their squares; one step gives no squares."""
+        vectors, steps = self.nodes.shape
+        rows: list[list[Cell]] = []
+        for power, names in (
+            (1, ("mean", "sum, the trace")),
+            (2, ("mean square", "sum of squares")),
+        ):
+            if power < 2 * steps or steps >= self.size:
+                mean, error = self.moment(power)
+                for name, times in zip(names, (1, self.size), strict=True):
+                    rows.append([name, times * mean, None if error is None else times * error])
+        columns = [
+            Column(f"of all {self.size:,} eigenvalues"),
+            Column("estimate", form=VALUE),
+            Column("±", "the standard error over the random vectors", form=ERROR),
+        ]
+        title = "Means and sums over all eigenvalues"
+        told = "1 random vector" if vectors == 1 else f"{vectors} random vectors"
+        table = Table(columns, rows, id="moment-table", title=title)
+        return [table.filled(), Text([f"From {told} and {steps} products with each."])]
 
     def to_dict(self) -> dict[str, Any]:
         """The density in plain types, ready for JSON."""

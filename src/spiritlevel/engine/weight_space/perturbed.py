@@ -126,11 +126,7 @@ class PerturbedLoss:
             total, sums = self._sums(point, surface.chunks(self.gradient_chunk))
         surface.processes.sum_(total, *sums.values())
         means = _means(total, sums)
-        if means.weight == 0.0:
-            raise SpiritlevelError(
-                "The data must hold at least one target that counts. All samples are ignored, "
-                "masked or have class weight 0. Check ignore_index, the mask and the labels."
-            )
+        refuse_unless_counted(means.weight != 0.0)
         return means
 
     def part_loss_and_gradient(self, point: Weights, part: Part) -> LossAndGradient:
@@ -212,6 +208,15 @@ def _means(total: Tensor, sums: Weights) -> LossAndGradient:
     return LossAndGradient(
         loss / by, {name: value.div_(by) for name, value in sums.items()}, weight
     )
+
+
+def refuse_unless_counted(counted: bool) -> None:
+    """Refuse data of which no target has a weight in the loss."""
+    if not counted:
+        raise SpiritlevelError(
+            "The data must hold at least one target that counts. All samples are ignored, "
+            "masked or have class weight 0. Check ignore_index, the mask and the labels."
+        )
 
 
 def normal_numbers(surface: Surface, seed: int, purpose: str, number: int) -> Weights:

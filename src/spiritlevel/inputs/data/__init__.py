@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from .arrays import read_npz
-from .catalogue import CATALOGUE, data_folder
+from .catalogue import CATALOGUE, data_folder, fetch
 from .cifar import read_cifar
 from .digits import digits
-from .fetching import fetch
 from .folder import read_folder
 from .idx import read_mnist
 from .loading import load

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief, require
 from ...ground.files.names import as_path
-from ...ground.files.unpacking import check_unpacked
+from ...ground.files.reading import check_unpacked
 
 _KINDS = {
     "x": "uint8 images, floats, or signed integers (token ids)",

@@ -22,8 +22,9 @@ from typing import IO, cast
 import torch
 from torch import Tensor
 
-from ...ground.errors import SpiritlevelError, brief
-from ...ground.files.unpacking import CountedReader
+from ...ground.errors import SpiritlevelError
+from ...ground.files.reading import CountedReader
+from ...ground.need import need, one_of
 from .catalogue import published_size
 from .unpickle import PickledArray, unpickle
 
@@ -81,11 +82,9 @@ def read_cifar(
     `whole=False` takes files with another number of images than was published.
     """
     kind = KINDS[name]
-    if labels not in kind.classes:
-        raise SpiritlevelError(
-            f"The 'labels' argument of read_cifar must be {' or '.join(map(repr, kind.classes))} "
-            f"for {name}. Got {brief(labels)}. Groups of classes ('coarse') exist in cifar100."
-        )
+    wanted = f"{' or '.join(map(repr, kind.classes))} for {name}"
+    then = "Groups of classes ('coarse') exist in cifar100."
+    need("labels", labels, one_of(kind.classes), wanted, then, of="read_cifar")
     place, files, is_binary = _find(pathlib.Path(path), kind, split)
     rows = kind.rows[split] if whole else None
     pixels, targets = [], []

@@ -17,8 +17,10 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-from ...ground.errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError
+from ...ground.need import need, one_of
 
+SPLITS = ("train", "test", "all")
 _FILE = "digits.bin.gz"
 # Of the bytes inside the gzip, because zlib versions compress the same bytes differently.
 _SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
@@ -40,11 +42,7 @@ def digits(split: str = "train", *, flat: bool = False, seed: int = 0) -> tuple[
     >>> tuple(x.shape), float(x.min()), float(x.max()), y.dtype
     ((1297, 64), 0.0, 1.0, torch.int64)
     """
-    if split not in ("train", "test", "all"):
-        raise SpiritlevelError(
-            f"The 'split' argument of digits must be 'train', 'test' or 'all'. Got {brief(split)}. "
-            "A validation set can be cut from 'train'."
-        )
+    check_split(split, of="digits")
     # frombuffer wants memory it may write to, and the cached bytes must stay as they are.
     raw = torch.frombuffer(bytearray(_raw()), dtype=torch.uint8)
     pixels, labels = raw[:-_NUM_IMAGES], raw[-_NUM_IMAGES:].long()
@@ -53,6 +51,12 @@ def digits(split: str = "train", *, flat: bool = False, seed: int = 0) -> tuple[
         chosen = _split(labels, seed=seed)[split]
         images, labels = images[chosen], labels[chosen]
     return (images.flatten(1) if flat else images), labels
+
+
+def check_split(split: object, *, of: str) -> None:
+    """Refuse anything but "train", "test" and "all"."""
+    then = "A validation set can be cut from 'train'."
+    need("split", split, one_of(SPLITS), "'train', 'test' or 'all'", then, of=of)
 
 
 @functools.cache

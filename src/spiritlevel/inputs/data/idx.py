@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief
-from ...ground.files.unpacking import check_unpacked
+from ...ground.files.reading import check_unpacked
 
 NUM_CLASSES = 10
 STEMS = {"train": "train", "test": "t10k"}

@@ -14,15 +14,14 @@ from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief, require, suggestion
 from ...ground.files.names import as_path
-from ...ground.files.unpacking import check_unpacked
+from ...ground.files.reading import check_unpacked
 from .arrays import read_npz
 from .catalogue import CATALOGUE, data_folder
 from .cifar import read_cifar
-from .digits import digits
+from .digits import check_split, digits
 from .folder import read_folder
 from .idx import read_mnist
 
-SPLITS = ("train", "test", "all")
 Inputs = Tensor | dict[str, Tensor]  # a dict with the mask, where the data has one
 KEY = "attention_mask"
 
@@ -46,11 +45,7 @@ def load(
             f"The data must be a name or a path, as a text. Got {brief(name_or_path)}. For example "
             "'digits', 'mnist' or 'mine.npz'."
         )
-    if not isinstance(split, str) or split not in SPLITS:
-        raise SpiritlevelError(
-            f"The 'split' argument of load must be 'train', 'test' or 'all'. Got {brief(split)}. "
-            "A validation set can be cut from 'train'."
-        )
+    check_split(split, of="load")
     kind, colon, path = name_or_path.partition(":")
     kind = kind.lower()
     path = os.path.expanduser(path)  # no shell does it behind a colon

@@ -6,24 +6,15 @@ name, `build("resnet18", width=16)`.
 
 from __future__ import annotations
 
-from .densenet121 import densenet121
-from .registry import build, names
+from .convolutional import densenet121 as densenet121
+from .convolutional import resnet18 as resnet18
+from .convolutional import vgg16 as vgg16
+from .convolutional import vgg_small as vgg_small
+from .registry import build as build
+from .registry import names as names
 from .registry import register_model as register_model
-from .resnet18 import resnet18
-from .small import digits_cnn, lenet5, mlp
-from .transformers import text_transformer, vit_small
-from .vgg import vgg16, vgg_small
-
-__all__ = [
-    "build",
-    "densenet121",
-    "digits_cnn",
-    "lenet5",
-    "mlp",
-    "names",
-    "resnet18",
-    "text_transformer",
-    "vgg16",
-    "vgg_small",
-    "vit_small",
-]
+from .small import digits_cnn as digits_cnn
+from .small import lenet5 as lenet5
+from .small import mlp as mlp
+from .transformers import text_transformer as text_transformer
+from .transformers import vit_small as vit_small

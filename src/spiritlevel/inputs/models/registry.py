@@ -12,12 +12,11 @@ from torch import nn
 
 from ...ground import plugins, user_code
 from ...ground.errors import SpiritlevelError, brief, suggestion
-from .densenet121 import densenet121
+from ...ground.need import need, or_none
+from .convolutional import densenet121, resnet18, vgg16, vgg_small
 from .efficientnet_lite0 import INSTALL, efficientnet_lite0
-from .resnet18 import resnet18
 from .small import digits_cnn, lenet5, mlp
 from .transformers import text_transformer, vit_small
-from .vgg import vgg16, vgg_small
 
 _BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "densenet121": densenet121,
@@ -67,11 +66,8 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
             "The model must be named by a text, such as 'mlp' or 'module:factory'. Got "
             f"{brief(spec)}."
         )
-    if seed is not None and (type(seed) is not int or not -(2**63) <= seed < 2**64):
-        raise SpiritlevelError(
-            "The 'seed' argument of build must be a whole number of Python that fits into 64 bits, "
-            f"or None. Got {brief(seed)}."
-        )
+    wanted = "a whole number of Python that fits into 64 bits, or None"
+    need("seed", seed, or_none(_fits_64_bits), wanted, of="build")
     factory = find_factory(spec)
     _check_options(spec, factory, options)
     with contextlib.ExitStack() as stack:
@@ -88,6 +84,10 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
             "Check its return statement."
         )
     return model
+
+
+def _fits_64_bits(seed: object) -> bool:
+    return type(seed) is int and -(2**63) <= seed < 2**64
 
 
 def find_factory(spec: str) -> Callable[..., object]:

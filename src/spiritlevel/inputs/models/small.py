@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ...ground.errors import SpiritlevelError
+from ...ground.need import need
 from .parts import activation_type, check_sizes, several_sizes
 
 _SMALLEST = 12  # height and width of an image for LeNet-5
@@ -73,12 +73,15 @@ def lenet5(channels: int = 1, *, classes: int = 10, size: int = 28) -> nn.Sequen
     convolution sees all six maps, a linear output layer.
     """
     check_sizes("lenet5", channels=channels, classes=classes, size=size)
-    if size < _SMALLEST:
-        raise SpiritlevelError(
-            f"The 'size' argument of lenet5 must be at least {_SMALLEST}: nothing is left of a "
-            f"smaller image after two 5×5 convolutions with pooling. Got {size}. "
-            "For the 8×8 digits use digits_cnn."
-        )
+    need(
+        "size",
+        size,
+        lambda size: size >= _SMALLEST,
+        f"at least {_SMALLEST}: nothing is left of a smaller image after two 5×5 convolutions with "
+        "pooling",
+        "For the 8×8 digits use digits_cnn.",
+        of="lenet5",
+    )
     border = 2 if size < 32 else 0
     after_first = (size + 2 * border - 4) // 2
     after_second = (after_first - 4) // 2

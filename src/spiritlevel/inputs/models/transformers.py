@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...ground.errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError
+from ...ground.need import need, one_of, whole
 from .parts import activation_type, check_divides, check_sizes
 
 
@@ -98,11 +99,8 @@ def vit_small(
     check_sizes("vit_small", **sizes, width=width, depth=depth, heads=heads)
     check_divides("vit_small", "patch", "size", patch=patch, size=size)
     check_divides("vit_small", "heads", "width", heads=heads, width=width)
-    if pooling not in ("token", "mean"):
-        raise SpiritlevelError(
-            f"The 'pooling' argument of vit_small must be 'token' or 'mean'. Got {brief(pooling)}. "
-            "'token' adds a class token and classifies by it alone."
-        )
+    fits, then = one_of(("token", "mean")), "'token' adds a class token and classifies by it alone."
+    need("pooling", pooling, fits, "'token' or 'mean'", then, of="vit_small")
     blocks = [
         TransformerBlock(width, heads, 4 * width, activation_type("vit_small", activation))
         for _ in range(depth)
@@ -181,11 +179,9 @@ def text_transformer(
     sizes = {"vocabulary": vocabulary, "classes": classes, "length": length}
     check_sizes("text_transformer", **sizes, width=width, depth=depth, heads=heads)
     check_divides("text_transformer", "heads", "width", heads=heads, width=width)
-    if not isinstance(padding, int) or padding not in range(vocabulary):
-        raise SpiritlevelError(
-            "The 'padding' argument of text_transformer must be a token, 0 to "
-            f"{vocabulary - 1}. Got {brief(padding)}. Leave it out for the default."
-        )
+    is_token, wanted = whole(least=0, most=vocabulary - 1), f"a token, 0 to {vocabulary - 1}"
+    then = "Leave it out for the default."
+    need("padding", padding, is_token, wanted, then, of="text_transformer")
     activate = activation_type("text_transformer", activation)
     blocks = [TransformerBlock(width, heads, 4 * width, activate) for _ in range(depth)]
     tokens = nn.Embedding(vocabulary, width)

@@ -26,6 +26,7 @@ from ...engine.refine import MeanOfDraws, advice
 from ...engine.workspace import Workspace
 from ...ground.need import number
 from ...records.measurements import Cost, Measurement, Status
+from ..hessian_results import estimate_measurement
 from ..options import Option, count, word_or_length
 from ..registry import EVERY, Measured, measure
 from ..requirements import head
@@ -242,17 +243,11 @@ def _drawn(
     workspace: Workspace, name: str, draws: MeanOfDraws, estimate: Estimate, text: str
 ) -> Measurement:
     """An estimate from draws with its interval; if that is too wide, what would suffice."""
-    asked = workspace.precision
-    status = Status.OK
-    if not estimate.within(asked.rtol, asked.confidence):
-        status = Status.NOT_CONVERGED
-        text += f". {advice(draws, asked, estimate)}"
-    return Measurement(
+    return estimate_measurement(
+        workspace,
         name,
-        estimate.value,
-        exact=False,
-        status=status,
+        estimate,
         text=text,
+        missed=lambda: f"{text}. {advice(draws, workspace.precision, estimate)}",
         cost=head_features(workspace).cost,
-        **estimate.errors(asked.confidence),
     )

@@ -10,7 +10,7 @@ from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import Workspace
 from ...records.measurements import Cost, Measurement, Status
-from ..hessian_results import ROUND_OFF
+from ..hessian_results import ROUND_OFF, estimate_measurement
 from ..layer_weights import largest_layer, layer_weights
 from ..registry import Measured, measure
 from ..requirements import softmax
@@ -82,22 +82,19 @@ def centered(workspace: Workspace) -> Measured:
 
 
 def _centered_by_probes(workspace: Workspace, name: str, layers: list[str]) -> Measured:
-    rows, asked = centered_by_probes(workspace), workspace.precision
-    rows.refine(dict.fromkeys(layers, 1.0), asked.rtol)
+    rows = centered_by_probes(workspace)
+    rows.refine(dict.fromkeys(layers, 1.0), workspace.precision.rtol)
 
     def of(factors: Mapping[str, float], *, judged: bool = False) -> Measurement:
         estimate = rows.estimate(factors)
-        missed = estimate.unknown or (judged and not estimate.within(asked.rtol, asked.confidence))
-        text = "" if estimate.exact else rows.text
-        return Measurement(
+        return estimate_measurement(
+            workspace,
             name,
-            estimate.value,
-            exact=estimate.exact,
-            data_stderr=estimate.data_stderr,
-            status=Status.NOT_CONVERGED if missed else Status.OK,
-            text=rows.missed(factors, estimate) if missed else text,
+            estimate,
+            text="" if estimate.exact else rows.text,
+            missed=lambda: rows.missed(factors, estimate),
             cost=rows.cost,
-            **estimate.errors(asked.confidence),
+            judged=judged,
         )
 
     per_layer = {layer: of({layer: 1.0}) for layer in layers}

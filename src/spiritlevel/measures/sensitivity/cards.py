@@ -10,9 +10,9 @@ from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.probed_rows import ProbedRows
 from ...engine.workspace import Workspace
 from ...math.radial import KERNELS
-from ...records.measurements import Cost, Measurement, Status
+from ...records.measurements import Cost, Measurement
 from ..eigenvalues import of_weights
-from ..hessian_results import eigenvalue_measurement, hessian_measurement
+from ..hessian_results import eigenvalue_measurement, estimate_measurement, hessian_measurement
 from ..layer_weights import layer_weights
 from ..options import length, word_or_length
 from ..registry import EVERY, Measured, measure
@@ -93,24 +93,19 @@ def _root(
     workspace: Workspace, name: str, rows: ProbedRows, row: str, factor: float
 ) -> Measurement:
     """√(factor × mean square); errors by the delta method, so half the relative ones."""
-    asked = workspace.precision
-    square = rows.refine({row: 1.0}, 2 * asked.rtol).scaled(factor)
+    square = rows.refine({row: 1.0}, 2 * workspace.precision.rtol).scaled(factor)
     value = square.value**0.5
     slope = 0.5 / value if value else 0.0
     data = None if square.data_variance is None else slope**2 * square.data_variance
     variance = slope**2 * square.variance if value else square.variance
     estimate = Estimate(value, variance, square.dof, data, drawn=square.drawn)
-    missed = not estimate.within(asked.rtol, asked.confidence)
-    text = "" if estimate.exact else rows.text
-    return Measurement(
+    return estimate_measurement(
+        workspace,
         name,
-        value,
-        exact=estimate.exact,
-        data_stderr=estimate.data_stderr,
-        status=Status.NOT_CONVERGED if missed else Status.OK,
-        text=rows.missed({row: 1.0}, estimate) if missed else text,
+        estimate,
+        text="" if estimate.exact else rows.text,
+        missed=lambda: rows.missed({row: 1.0}, estimate),
         cost=rows.cost,
-        **estimate.errors(asked.confidence),
     )
 
 
@@ -137,17 +132,14 @@ def _root(
 def feature_robustness(workspace: Workspace) -> Measured:
     """Robustness of the features of the head, or of the last layer that was chosen."""
     name = "sensitivity.feature_robustness"
-    drawn, asked = robustness(workspace, name), workspace.precision
-    estimate = drawn.estimate()
-    missed = not estimate.within(asked.rtol, asked.confidence)
-    m = Measurement(
+    drawn = robustness(workspace, name)
+    m = estimate_measurement(
+        workspace,
         name,
-        estimate.value,
-        exact=estimate.exact,
-        status=Status.NOT_CONVERGED if missed else Status.OK,
-        text=drawn.missed() if missed else drawn.text(),
+        drawn.estimate(),
+        text=drawn.text(),
+        missed=drawn.missed,
         cost=drawn.cost,
-        **estimate.errors(asked.confidence),
     )
     return Measured(m, {drawn.layer: m})
 

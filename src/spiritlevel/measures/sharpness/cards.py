@@ -7,6 +7,7 @@ from ...engine.weight_space.perturbed import WeightNoise
 from ...engine.weight_space.probes import PILOT
 from ...engine.workspace import Workspace
 from ...records.measurements import Cost, Measurement, Status
+from ..hessian_results import estimate_measurement
 from ..options import count, length
 from ..registry import ALL_BUT_MIXING, Measured, measure
 from .worst_case import Ball, Worst
@@ -266,21 +267,17 @@ def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool
     estimate = draws.estimate()
     text = f"{draws.count} draws, each with its mirror image"
     cost = workspace.cost - before
-    status, lost = Status.OK, workspace.perturbed.round_off(workspace.perturbed.unperturbed_loss)
+    lost = workspace.perturbed.round_off(workspace.perturbed.unperturbed_loss)
     if lost > asked.rtol * abs(estimate.value):
         text += f"; round-off alone may be ±{lost:.1g}: use more noise, or a network in float64"
-    if not estimate.within(asked.rtol, asked.confidence):
-        status = Status.NOT_CONVERGED
-        text += f"; {missed(draws, asked, estimate)}"
     return Measured(
-        Measurement(
+        estimate_measurement(
+            workspace,
             name,
-            estimate.value,
-            exact=False,
-            residual=lost if lost > NEGLIGIBLE * abs(estimate.value) else None,
-            status=status,
+            estimate,
             text=text,
+            missed=lambda: f"{text}; {missed(draws, asked, estimate)}",
             cost=cost,
-            **estimate.errors(asked.confidence),
+            residual=lost if lost > NEGLIGIBLE * abs(estimate.value) else None,
         )
     )

@@ -13,7 +13,7 @@ from torch.func import vmap
 from ...ground.errors import SpiritlevelError
 from ...math.curvature import DenseCurvature
 from ...math.positions import Positions
-from .derivative_check import check_derivatives
+from .derivative_check import check_derivatives, rounding_of_second
 from .loss_call import LossCall
 from .mean_check import call_part, check_mean, check_one_target_per_sample, check_samples
 from .weightings import Weighting, by_element, by_sample
@@ -183,6 +183,10 @@ class CallableLoss:
                 return DenseCurvature(flat.new_zeros(*flat.shape, flat.shape[1]))
             rows = [self._row(column, flat) for column in gradient.unbind(dim=1)]
         return DenseCurvature(torch.stack(rows, dim=1).detach())
+
+    def rounding(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
+        """What its second derivatives may lose if they are differences of numbers next to 1."""
+        return rounding_of_second(self.values, outputs.detach().double(), targets)
 
     def _row(self, column: Tensor, flat: Tensor) -> Tensor:
         try:

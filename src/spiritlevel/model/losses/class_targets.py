@@ -149,8 +149,12 @@ class AbstractClassLoss(ABC):
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample, shape (N,): the sum over its positions."""
+        return self.position_values(outputs, targets).sum(dim=1)
+
+    def position_values(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each position of each sample, shape (N, positions)."""
         rows, row_targets, positions = self._rows(outputs, targets)
-        return positions.by_sample(self.row_values(rows, row_targets)).sum(dim=1)
+        return positions.by_sample(self.row_values(rows, row_targets))
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The weights of the targets' classes, 0 where ignored, summed over the positions.

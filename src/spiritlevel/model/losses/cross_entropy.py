@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...math.curvature import SoftmaxCurvature
+from ...math.log_loss import minus_log_largest
 from ...math.positions import OutputCurvature, PositionCurvature
 from .class_targets import AbstractClassLoss
 
@@ -47,17 +47,36 @@ class CrossEntropy(AbstractClassLoss):
         return positions.count * (positions.num_classes - 1)
 
     def row_values(self, rows: Tensor, row_targets: Tensor) -> Tensor:
-        """The loss of each position times the weight of its target."""
+        """The loss of each position times the weight of its target.
+
+        With the largest class m it is mass · (−log p_m) + Σ_c target_c (z_m − z_c): no digits
+        cancel where the network is confident and right, in no derivative either.
+        """
+        above, top = minus_log_largest(rows)
         if row_targets.is_floating_point():
-            row_targets = row_targets.to(rows.dtype)
-        return F.cross_entropy(
-            rows,
-            row_targets,
-            weight=self._class_weights(rows),
-            ignore_index=self.ignore_index,
-            label_smoothing=self.label_smoothing,
-            reduction="none",
-        )
+            behind = self._shares_behind(rows, row_targets.to(rows.dtype), top)
+            return self.row_masses(rows, row_targets) * above + behind
+        # out-of-range labels are refused later. One gather, so that its gradient is 0 where y is m
+        label = row_targets.clamp(0, rows.shape[1] - 1)[:, None]
+        largest, labeled = rows.gather(1, torch.cat([top, label], dim=1)).unbind(dim=1)
+        values = self.row_weights(rows, row_targets) * (above + (largest - labeled))
+        if not self.label_smoothing:
+            return values
+        keep = self._weight_of(row_targets, rows.new_ones(len(rows)), None)
+        class_weights = self._class_weights(rows)
+        class_weights = rows.new_ones(rows.shape[1]) if class_weights is None else class_weights
+        everywhere = class_weights.sum() * above + (rows.gather(1, top) - rows) @ class_weights
+        smooth = self.label_smoothing
+        return (1 - smooth) * values + smooth / rows.shape[1] * keep * everywhere
+
+    def _shares_behind(self, rows: Tensor, row_targets: Tensor, top: Tensor) -> Tensor:
+        """Σ_c target_c (z_m − z_c) for probabilities as targets, smoothed and weighted."""
+        shares = (1 - self.label_smoothing) * row_targets + self.label_smoothing / rows.shape[1]
+        class_weights = self._class_weights(rows)
+        shares = shares if class_weights is None else shares * class_weights
+        # without the share of m, next to which the gradient at m would lose the others
+        shares = shares.scatter(1, top, 0.0)
+        return ((rows.gather(1, top) - rows) * shares).sum(dim=1)
 
     def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Total weight of the wrongly predicted targets of each sample, shape (N,)."""
@@ -81,6 +100,9 @@ class CrossEntropy(AbstractClassLoss):
         rows, row_targets, positions = self._rows(outputs, targets)
         inner = SoftmaxCurvature(rows, self.row_masses(rows, row_targets))
         return inner if positions.count == 1 else PositionCurvature(inner, positions)
+
+    def rounding(self, outputs: Tensor, targets: Tensor) -> None:
+        """None: no digits cancel."""
 
     def counts_alike(self) -> bool:
         """Whether all valid labels have the same weight."""

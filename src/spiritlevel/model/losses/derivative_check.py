@@ -40,10 +40,7 @@ def check_derivatives(
     where: str,
 ) -> None:
     """Compare derivatives along a random direction with finite differences, at some samples."""
-    chosen = torch.linspace(0, len(outputs) - 1, min(len(outputs), MOST_SAMPLES)).long()
-    z, y = outputs[chosen.to(outputs.device)], targets[chosen.to(outputs.device)]
-    generator = torch.Generator().manual_seed(0)
-    direction = torch.randn(z.shape, generator=generator, dtype=torch.float64).to(z.device)
+    z, y, direction = _chosen(outputs, targets)
     direction = direction * (1 + z.abs())
     with torch.enable_grad():
         z = z.detach().requires_grad_()
@@ -77,6 +74,35 @@ def check_derivatives(
         if isinstance(error, SpiritlevelError | torch.cuda.OutOfMemoryError):
             raise
         # next to these outputs the loss is not defined, as next to a probability of exactly 1
+
+
+def rounding_of_second(
+    loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor
+) -> Tensor | None:
+    """The rounding of numbers next to 1, and the size of second derivatives, at some samples.
+
+    None where there are none, as in a loss that is linear in its outputs.
+    """
+    z, y, direction = _chosen(outputs, targets)
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        values = loss(z, y)
+        if not values.requires_grad:
+            return None
+        (gradient,) = torch.autograd.grad(values.sum(), z, create_graph=True)
+        second = _second(gradient, z, direction)
+    if second is None or not bool(second.any()):
+        return None
+    eps = torch.finfo(torch.float64).eps
+    return torch.stack([eps * direction.norm(), second.detach().norm()])
+
+
+def _chosen(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Some samples, their targets, and random numbers in the outputs' shape."""
+    chosen = torch.linspace(0, len(outputs) - 1, min(len(outputs), MOST_SAMPLES)).long()
+    z, y = outputs[chosen.to(outputs.device)], targets[chosen.to(outputs.device)]
+    generator = torch.Generator().manual_seed(0)
+    return z, y, torch.randn(z.shape, generator=generator, dtype=torch.float64).to(z.device)
 
 
 def _second(gradient: Tensor, z: Tensor, direction: Tensor) -> Tensor | None:

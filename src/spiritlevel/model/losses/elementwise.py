@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError
 from ...math.curvature import DiagonalCurvature
+from ...math.log_loss import minus_log_larger
 from .elements import (
     check_constant,
     check_same_shape,
@@ -61,6 +61,9 @@ class MeanSquaredError:
         """Twice the identity matrix."""
         return diagonal(torch.full_like(outputs, 2.0), targets)
 
+    def rounding(self, outputs: Tensor, targets: Tensor) -> None:
+        """None: no digits cancel."""
+
 
 class BinaryCrossEntropy:
     """Sigmoid cross-entropy on logits, averaged over all elements, as in torch."""
@@ -99,14 +102,23 @@ class BinaryCrossEntropy:
 
     def values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample, shape (N,)."""
-        elements = F.binary_cross_entropy_with_logits(
-            outputs,
-            targets.nan_to_num().to(outputs.dtype),
-            weight=None if self.weight is None else self.weight.to(outputs),
-            pos_weight=None if self.pos_weight is None else self.pos_weight.to(outputs),
-            reduction="none",
-        )
-        return sum_shown(elements, targets)
+        y = targets.nan_to_num().to(outputs.dtype)
+        return sum_shown(self.element_values(outputs, y), targets)
+
+    def element_values(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each element, hidden or not; `y` has the outputs' type."""
+        is_positive = outputs.detach() >= 0
+        # log(1 + exp(±z)) is max(±z, 0) + log(1 + exp(−|z|)), and the first of them is linear
+        values, linear = minus_log_larger(outputs), is_positive.to(y) - y
+        if self.pos_weight is not None:
+            values = values * self._scale(y)
+            linear = torch.where(is_positive, linear, linear * self.pos_weight.to(outputs))
+        values = values + outputs * linear
+        return values if self.weight is None else values * self.weight.to(outputs)
+
+    def _scale(self, y: Tensor) -> Tensor | float:
+        """What `pos_weight` multiplies the curvature of each element by."""
+        return 1.0 if self.pos_weight is None else 1 - y + self.pos_weight.to(y) * y
 
     def weights(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How many elements of each sample count: torch averages over elements."""
@@ -122,9 +134,10 @@ class BinaryCrossEntropy:
     def curvature(self, outputs: Tensor, targets: Tensor) -> DiagonalCurvature:
         """σ(z)σ(−z) on the diagonal; the product of two sigmoids does not cancel."""
         second = outputs.sigmoid() * (-outputs).sigmoid()
-        if self.pos_weight is not None:
-            y = targets.nan_to_num().to(outputs.dtype)
-            second = second * (self.pos_weight.to(outputs) * y + (1 - y))
+        second = second * self._scale(targets.nan_to_num().to(outputs.dtype))
         if self.weight is not None:
             second = second * self.weight.to(outputs)
         return diagonal(second, targets)
+
+    def rounding(self, outputs: Tensor, targets: Tensor) -> None:
+        """None: no digits cancel."""

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from ...math.curvature import DiagonalCurvature
 from .class_targets import AbstractClassLoss
+from .protocol import rounding_and_size
+
+NORMALIZED = 1e-2  # |log Σ p| of probabilities, whatever type they are in
 
 
 class NegativeLogLikelihood(AbstractClassLoss):
@@ -44,3 +47,11 @@ class NegativeLogLikelihood(AbstractClassLoss):
     def curvature(self, outputs: Tensor, targets: Tensor) -> DiagonalCurvature:
         """0: the loss is linear in the outputs."""
         return DiagonalCurvature(torch.zeros_like(outputs).flatten(1))
+
+    def rounding(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
+        """Where the network ends in a log-softmax, this is what that loses; None elsewhere."""
+        sums = self.positions(outputs, targets).rows(outputs).logsumexp(dim=1)
+        if not bool((sums.abs() < NORMALIZED).all()):
+            return None
+        count, size = self.weights(outputs, targets), self.values(outputs.double(), targets)
+        return rounding_and_size(outputs, count, size)

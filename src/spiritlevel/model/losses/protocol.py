@@ -54,11 +54,24 @@ class Loss(Protocol):
         """∇²ℓ_n in the outputs, flattened to (N, elements)."""
         ...
 
+    def rounding(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
+        """The rounding of second derivatives and their size, float64, summed over some samples.
+
+        None: no digits cancel in them.
+        """
+        ...
+
 
 def total_weight(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """Σ weight_n, in at least float32: half precision ends at 65,504."""
     dtype = torch.promote_types(outputs.dtype, torch.float32)
     return loss.weights(outputs.detach(), targets).sum().to(dtype)
+
+
+def rounding_and_size(outputs: Tensor, count: Tensor, size: Tensor) -> Tensor:
+    """Of a loss whose network ends in probabilities: 1 − p has the rounding of the outputs."""
+    rounding = torch.finfo(outputs.dtype).eps * count.double().sum()
+    return torch.stack([rounding, size.detach().double().sum()])
 
 
 def as_mask(mask: Tensor, shape: torch.Size) -> Tensor | None:

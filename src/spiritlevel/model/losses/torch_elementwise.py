@@ -21,6 +21,7 @@ from .elements import (
 )
 from .loss_call import LossCall
 from .mean_check import check_mean
+from .protocol import rounding_and_size
 
 ELEMENTWISE = (
     nn.L1Loss,
@@ -126,6 +127,13 @@ class TorchElementwise:
                 (second,) = torch.autograd.grad(gradient.sum(), z, allow_unused=True)
         elements = torch.zeros_like(outputs) if second is None else second.detach()
         return diagonal(elements, targets)
+
+    def rounding(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
+        """What the sigmoid that a network ends in loses, for BCELoss; None for the others."""
+        if not self._takes_probabilities:
+            return None
+        size = self.values(outputs.double(), targets)
+        return rounding_and_size(outputs, count_shown(outputs, targets), size)
 
     def _of_elements(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of every element; what is hidden by a mask gets that of the target 0."""

@@ -4,53 +4,29 @@ Every function draws into the axes it is given, or into a figure of its own, and
 Colours are those of Okabe and Ito, which colour-blind readers tell apart; shapes differ as well.
 """
 
-from .changes import pruning, quantization
-from .labels import label_ends, label_points, spread
-from .landscapes import landscape
-from .learning_rates import learning_rate
-from .reports import against, audit_matrix, density, layers, moves
-from .style import (
-    COLOURS,
-    COLUMN,
-    DPI,
-    FONT,
-    GREY,
-    KINDS,
-    LINES,
-    MARKERS,
-    PAGE,
-    log_scale,
-    new_figure,
-    save,
-    settle,
-    style,
-)
-
-__all__ = [
-    "COLOURS",
-    "COLUMN",
-    "DPI",
-    "FONT",
-    "GREY",
-    "KINDS",
-    "LINES",
-    "MARKERS",
-    "PAGE",
-    "against",
-    "audit_matrix",
-    "density",
-    "label_ends",
-    "label_points",
-    "landscape",
-    "layers",
-    "learning_rate",
-    "log_scale",
-    "moves",
-    "new_figure",
-    "pruning",
-    "quantization",
-    "save",
-    "settle",
-    "spread",
-    "style",
-]
+from .changes import pruning as pruning
+from .changes import quantization as quantization
+from .labels import label_ends as label_ends
+from .labels import label_points as label_points
+from .labels import spread as spread
+from .landscapes import landscape as landscape
+from .reports import against as against
+from .reports import audit_matrix as audit_matrix
+from .reports import density as density
+from .reports import layers as layers
+from .reports import learning_rate as learning_rate
+from .reports import moves as moves
+from .style import COLOURS as COLOURS
+from .style import COLUMN as COLUMN
+from .style import DPI as DPI
+from .style import FONT as FONT
+from .style import GREY as GREY
+from .style import KINDS as KINDS
+from .style import LINES as LINES
+from .style import MARKERS as MARKERS
+from .style import PAGE as PAGE
+from .style import log_scale as log_scale
+from .style import new_figure as new_figure
+from .style import save as save
+from .style import settle as settle
+from .style import style as style

@@ -1,4 +1,4 @@
-"""Pictures of what was measured: reports side by side, moves of an audit, all eigenvalues."""
+"""Pictures of what was measured: networks side by side, an audit, a density, learning rates."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ...engine.weight_space.density import SpectralDensity
 from ...ground.errors import SpiritlevelError
 from ...results import Report
 from ...symmetries import CONFIDENCE_ONLY
+from ...training.learning_rate.watch import CRITICAL, SHARPNESS, THRESHOLD
 from ...verbs.audit import Audit, cell
 from .style import (
     COLOURS,
@@ -34,8 +35,14 @@ from .style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 UNDECIDED = "#DDDDDD"
 STRONGEST = 1000.0  # a factor beyond this is as dark as this
+RATES = {  # of each column of a monitor: its name, its colour and its line
+    SHARPNESS: ("sharpness", COLOURS[0], "-"),
+    THRESHOLD: ("edge of stability", GREY, "--"),
+    CRITICAL: ("critical sharpness of the last update", COLOURS[1], ":"),
+}
 
 
 def against(
@@ -216,3 +223,40 @@ def density(
     ax.set_ylabel("density", fontsize=FONT)
     tidy(ax)
     return ax
+
+
+def learning_rate(rows: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
+    """Sharpness and threshold over the steps; a line stands where the monitor warned.
+
+    Args:
+        rows: `monitor.rows` of a FlatnessMonitor with an optimizer.
+        ax: where to draw; None makes a figure.
+    """
+    ax = new_axes(ax, 5.2, 3.0)
+    drawn: list[float] = []
+    for column, (label, colour, dashes) in RATES.items():
+        points = [(row["step"], row[column]) for row in rows if _is_number(row.get(column))]
+        if points:
+            steps, values = zip(*points, strict=True)
+            ax.plot(steps, values, dashes, color=colour, linewidth=1.2, label=label)
+            drawn += values
+    if not drawn:
+        raise SpiritlevelError(
+            "The 'rows' argument must be rows of a monitor that watches the learning rate. Got "
+            f"{len(rows)} without {SHARPNESS!r}. Pass optimizer= to FlatnessMonitor."
+        )
+    for i, row in enumerate(row for row in rows if row.get("warning")):
+        named = "warning" if i == 0 else None
+        ax.axvline(row["step"], color=COLOURS[5], linewidth=0.8, label=named)
+    log_if_positive(ax, "y", drawn)
+    ax.set_xlabel("step", fontsize=FONT)
+    ax.set_ylabel("curvature", fontsize=FONT)
+    # above the axes: inside it would lie on lines
+    above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 2}
+    ax.legend(frameon=False, fontsize=FONT - 1, **above)
+    tidy(ax)
+    return ax
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int) and math.isfinite(value)

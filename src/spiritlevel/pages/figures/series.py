@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from ...math.kde import GaussianMixture, scott
-from ...records.content import Figure, Panels, Series
-from ..fitted_line import fitted_line
-from .style import FONT, log_scale, new_figure, save, style
+from ...records.content import Figure, Panels, Series, fitted_line
+from .style import FONT, log_scale, new_figure, save, style, tidy
 
 WHOLE, PANEL = (6.0, 3.6), (3.1, 2.5)  # inches, of a figure alone in its row and beside others
 FEW, ROW = 3, 0.18  # lines of a legend that a figure has room for, and inches of each further one
@@ -66,11 +65,7 @@ def _draw_figure(ax: Any, figure: Figure, *, title: str = "") -> None:
     if figure.log_y:
         ends = (each for s in figure.series for each in (s.y, s.low, s.high) if each is not None)
         _log_scale(ax, "y", [value for each in ends for value in each])
-    ax.tick_params(which="both", labelsize=FONT - 1)
-    ax.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
-    ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    tidy(ax)
     if len(figure.series) > 1:
         ax.legend(  # above the axes: inside it would lie on points
             frameon=False,

@@ -107,17 +107,11 @@ def _maker_of(result: Any) -> PageMaker | None:
     return next((maker for kind, maker in _makers.items() if isinstance(result, kind)), None)
 
 
-def _of_eigenvalues(result: Eigenvalues, *, title: str) -> Page:
-    return spectrum.page_of(Spectrum(eigenvalues=result), title=title)
-
-
-def _of_density(result: SpectralDensity, *, title: str) -> Page:
-    return spectrum.page_of(Spectrum(density=result), title=title)
-
-
 register_page(Report, measurement.page_of)
 register_page(Audit, audit.page_of)
 register_page(Comparison, comparison.page_of)
 register_page(Spectrum, spectrum.page_of)
-register_page(Eigenvalues, _of_eigenvalues)
-register_page(SpectralDensity, _of_density)
+register_page(Eigenvalues, lambda found, title: spectrum.page_of(Spectrum(found), title=title))
+register_page(
+    SpectralDensity, lambda found, title: spectrum.page_of(Spectrum(None, found), title=title)
+)

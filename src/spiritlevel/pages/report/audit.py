@@ -8,7 +8,7 @@ from ...measures.confounders import MEASURED_ALONG
 from ...records.content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...symmetries import CONFIDENCE_ONLY
 from ...verbs.audit import VALUE, WORDS, Audit, answers, cell
-from . import numbers, subject
+from . import numbers
 from .measurement import MEASURE, layers, whole
 
 TRUSTED = ("comparable", "confidence")
@@ -21,11 +21,11 @@ def page_of(audit: Audit, *, title: str = "") -> Page:
     return Page(
         title=title or "Which flatness numbers mean anything for this network",
         lead=_lead(audit),
-        highlights=[text] if (text := subject.warning(report.settings)) else [],
-        facts=subject.facts(report.settings),
-        settings=numbers.facts(report.settings),
+        highlights=[text] if (text := numbers.warning(report.settings)) else [],
+        facts=numbers.subject_of(report.settings),
+        settings=numbers.settings_of(report.settings),
         sections=[
-            Section("verdicts", "Verdicts", [_verdicts(audit), _meanings(audit)]),
+            Section("verdicts", "Verdicts", _verdicts(audit)),
             *_matrix(audit),
             Section("moves", "What was done to the network", _moves(audit)),
             Section("confounders", "What else differs between networks", _confounders(audit)),
@@ -54,7 +54,7 @@ def _lead(audit: Audit) -> str:
     )
 
 
-def _verdicts(audit: Audit) -> Table:
+def _verdicts(audit: Audit) -> list[Part]:
     rows: list[list[Cell]] = [
         [name, audit.original[name].value, verdict.kind, *answers(verdict), verdict.text]
         for name, verdict in audit.verdicts.items()
@@ -67,12 +67,10 @@ def _verdicts(audit: Audit) -> Table:
         Column("confidence", "Whether it changes with the size of the logits."),
         Column("in words"),
     ]
-    return Table(columns, rows, id="verdict-table", title="Can it be compared between networks?")
-
-
-def _meanings(audit: Audit) -> Text:
+    title = "Can it be compared between networks?"
     present = {verdict.kind for verdict in audit.verdicts.values()}
-    return Text([f"{kind}: {text}." for kind, text in WORDS.items() if kind in present], True)
+    meanings = [f"{kind}: {text}." for kind, text in WORDS.items() if kind in present]
+    return [Table(columns, rows, id="verdict-table", title=title), Text(meanings, bullets=True)]
 
 
 def _matrix(audit: Audit) -> list[Section]:
@@ -93,7 +91,7 @@ def _matrix(audit: Audit) -> list[Section]:
         "rows": names,
         "columns": moves,
         "powers": [[_power(audit, name, move) for move in moves] for name in names],
-        "texts": [[_shown(audit, name, move) for move in moves] for name in names],
+        "texts": [[cell(audit, n, move).replace("inf", "∞") for move in moves] for n in names],
         "before": [audit.original[name].value for name in names],
         "after": [[audit.after(name, move).value for move in moves] for name in names],
         "preserving": [move in audit.preserving for move in moves],
@@ -141,13 +139,8 @@ def _confounders(audit: Audit) -> list[Part]:
     columns = [Column("what"), MEASURE, *numbers.SHORT_COLUMNS]
     return [
         intro,
-        Table(*numbers.filled(columns, rows), id="confounder-table", title="Confounders"),
+        Table(columns, rows, id="confounder-table", title="Confounders").filled(),
     ]
-
-
-def _shown(audit: Audit, name: str, move: str) -> str:
-    text = cell(audit, name, move)
-    return {"inf": "∞"}.get(text, text)
 
 
 def _power(audit: Audit, name: str, move: str) -> float | None:

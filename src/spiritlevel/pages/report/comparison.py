@@ -8,7 +8,7 @@ from ...measures.confounders import MEASURED_ALONG
 from ...records.content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...results import Measurement
 from ...verbs.comparison import Comparison, sentences
-from . import numbers, subject
+from . import numbers
 from .measurement import MEASURE
 
 CAVEAT = (
@@ -16,30 +16,27 @@ CAVEAT = (
     "is another question, which a study of many networks answers."
 )
 
-FLATTER: dict[str | None, Cell] = {
-    "smaller is flatter": "smaller",
-    "larger is flatter": "larger",
-    None: None,
-}
-
 
 def page_of(comparison: Comparison, *, title: str = "") -> Page:
     """The page of several networks side by side."""
     settings = next(iter(comparison.reports.values())).settings
     lead, *more = comparison.summary()
-    known = subject.facts(settings)
+    known = numbers.subject_of(settings)
+    ranks = sentences.ranking(comparison.measures, comparison.ranked, comparison.directions)
     shared = {name: known[name] for name in ("model", "data") if name in known}
     return Page(
         title=title or f"{len(comparison.reports)} networks side by side",
         lead=lead,
         highlights=[*more, CAVEAT] if comparison.ranked else more,
         facts=shared | {"samples (n)": f"{int(settings['num_samples']):,}"},
-        settings=numbers.facts(settings),
+        settings=numbers.settings_of(settings),
         sections=[
             Section("ranking", "The ranking", [_ranking(comparison)]),
             Section("pairs", "Pair by pair", _pairs(comparison)),
             Section("values", "Values", [_points(comparison)]),
-            Section("ranks", "All measures", [_ranks(comparison)]),
+            Section(
+                "ranks", "All measures", [*comparison.rank_tables(), Text(ranks, bullets=True)]
+            ),
             Section(
                 "disagreements",
                 "Where measures disagree, as the networks are",
@@ -63,12 +60,9 @@ def _ranking(comparison: Comparison) -> Table:
     columns = [Column(name) for name in [*heading, "checkpoint"]]
     cells: list[list[Cell]] = [[*row, checkpoints[row[0]]] for row in rows]
     caption = "# is the rank, 1 the flattest; brackets hold the ranks that the errors leave open."
-    return Table(
-        *numbers.filled(columns, cells),
-        id="ranking-table",
-        title="From flat to sharp",
-        caption=caption if comparison.ranked else "",
-    )
+    caption = caption if comparison.ranked else ""
+    title = "From flat to sharp"
+    return Table(columns, cells, id="ranking-table", title=title, caption=caption).filled()
 
 
 def _pairs(comparison: Comparison) -> list[Part]:
@@ -95,35 +89,8 @@ def _pairs(comparison: Comparison) -> list[Part]:
         Column("also differ in", "Beyond their errors. No cause is claimed."),
     ]
     how = "at equal confidence" if comparison.matched is not None else "as the networks are"
-    filled = numbers.filled(columns, rows)
-    return [Table(*filled, id="pair-table", title=f"Every two networks, {how}")]
-
-
-def _ranks(comparison: Comparison) -> Table:
-    columns = [
-        MEASURE,
-        Column(
-            "flatter", "Whether the smaller or the larger value belongs to the flatter network."
-        ),
-    ]
-    for name in comparison.reports:
-        columns += [
-            Column(name),
-            Column(
-                f"rank of {name}",
-                "1 is the flattest. Brackets hold the ranks that are possible within the errors. "
-                "No rank: not a flatness measure.",
-            ),
-        ]
-    rows: list[list[Cell]] = []
-    for measure in comparison.measures:
-        row: list[Cell] = [measure, FLATTER[comparison.directions.get(measure)]]
-        places = comparison.places(measure)
-        for name in comparison.reports:
-            place = str(places[name]) if places else None
-            row += [comparison.value(measure, name).value, place]
-        rows.append(row)
-    return Table(columns, rows, id="rank-table", title="Value and rank of every network")
+    title = f"Every two networks, {how}"
+    return [Table(columns, rows, id="pair-table", title=title).filled()]
 
 
 def _points(comparison: Comparison) -> Chart:
@@ -262,5 +229,5 @@ def _numbers(comparison: Comparison) -> Table:
         for name in comparison.reports
     ]
     columns = [MEASURE, Column("network"), *numbers.SHORT_COLUMNS]
-    filled = numbers.filled(columns, rows)
-    return Table(*filled, id="all-numbers", title="Every measure of every network")
+    title = "Every measure of every network"
+    return Table(columns, rows, id="all-numbers", title=title).filled()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ...records.content import Cards, Chart, Column, Page, Part, Section, Table, Text
 from ...results import Measurement, Report
-from . import numbers, subject
+from . import numbers
 
 FIRST = ("relative.kappa", "curvature.trace")  # what the first sentence is about, where it is there
 SHARPEST = 3  # layers that are named
@@ -27,8 +27,8 @@ def page_of(report: Report, *, title: str = "") -> Page:
         title=title or f"Flatness of a network on {count:,} samples",
         lead=_lead(report),
         highlights=_highlights(report),
-        facts=subject.facts(report.settings) | {"samples (n)": f"{count:,}"} | cost,
-        settings=numbers.facts(report.settings),
+        facts=numbers.subject_of(report.settings) | {"samples (n)": f"{count:,}"} | cost,
+        settings=numbers.settings_of(report.settings),
         sections=[
             *layers("layers", report.layers),
             Section("numbers", "The numbers", [whole(report), _reading()]),
@@ -44,10 +44,10 @@ def _highlights(report: Report) -> list[str]:
     lines = [text for name in FIRST[:1] if (text := _sharpest(report, name))]
     classes = int(report.settings.get("num_outputs", 0))
     if "softmax.gini" in report and classes > 1:
-        lines.append(subject.certainty(report["softmax.gini"].value, classes))
-    if well := subject.performance(report.settings):
+        lines.append(numbers.certainty(report["softmax.gini"].value, classes))
+    if well := numbers.performance(report.settings):
         lines.append(f"On these samples: {', '.join(f'{k} {v}' for k, v in well.items())}.")
-    return [*lines, subject.warning(report.settings) or CAVEAT]
+    return [*lines, numbers.warning(report.settings) or CAVEAT]
 
 
 def _sharpest(report: Report, name: str) -> str:
@@ -79,8 +79,9 @@ def layers(identifier: str, tables: Mapping[str, Mapping[str, Measurement]]) -> 
         for name, rows in shown.items()
     ]
     rows = [[layer, name, *numbers.cells(m)] for name, r in shown.items() for layer, m in r.items()]
-    filled = numbers.filled([Column("layer"), MEASURE, *numbers.SHORT_COLUMNS], rows)
-    table = Table(*filled, id=f"{identifier}-table", title="Every measure of every layer")
+    columns = [Column("layer"), MEASURE, *numbers.SHORT_COLUMNS]
+    title = "Every measure of every layer"
+    table = Table(columns, rows, id=f"{identifier}-table", title=title).filled()
     chart = Chart(
         f"{identifier}-profile",
         "Layer by layer",
@@ -111,7 +112,7 @@ def _lead(report: Report) -> str:
 def whole(report: Report, columns: Sequence[Column] = numbers.COLUMNS) -> Table:
     """The table of the whole network, one row per measure."""
     rows = [[name, *numbers.cells(m)] for name, m in report.items()]
-    return Table(*numbers.filled([MEASURE, *columns], rows), id="measures", title="Whole network")
+    return Table([MEASURE, *columns], rows, id="measures", title="Whole network").filled()
 
 
 def _reading() -> Text:
@@ -151,9 +152,5 @@ def _costs(report: Report, count: int) -> Part:
         "In passes over the data, counted as if each measure were computed alone; work that "
         "several share was done once. The total is in the box at the top."
     )
-    return Table(
-        *numbers.filled(columns, rows),
-        id="costs",
-        title="Counted cost and settings",
-        caption=caption,
-    )
+    title = "Counted cost and settings"
+    return Table(columns, rows, id="costs", title=title, caption=caption).filled()

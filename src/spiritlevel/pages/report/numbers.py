@@ -1,4 +1,4 @@
-"""A measurement in the words and columns that every page uses."""
+"""A measurement, and what was measured, in the words and columns that every page uses."""
 
 from __future__ import annotations
 
@@ -38,13 +38,20 @@ DATA = Column(
 )
 COUNT = Column("n", "Samples it was measured on.")
 NOTE = Column("note")
-Filled = tuple[list[Column], list[list[Cell]]]
 COLUMNS = (VALUE, STATUS, LOW, HIGH, DATA, COUNT, NOTE)
 SHORT_COLUMNS = tuple(
     dataclasses.replace(column, form=records.SHORT) if column.form == records.VALUE else column
     for column in COLUMNS
 )
 
+NOT_TRAINED = (
+    "This network is not trained: its weights are random, so these numbers are about no minimum."
+)
+PERHAPS_NOT_TRAINED = (
+    "No checkpoint was loaded. Unless the model's own code loads weights, they are random, and "
+    "these numbers are about no minimum."
+)
+CERTAIN = 0.1  # Gini impurity below which a network is called certain
 WORDS = {
     Status.GGN: "of the GGN",
     Status.NOT_CONVERGED: "not converged",
@@ -95,13 +102,9 @@ def with_data(m: Measurement) -> tuple[float, float]:
 def cells(m: Measurement) -> list[Cell]:
     """The row that goes below `COLUMNS` and `SHORT_COLUMNS`."""
     low, high = (None, None) if m.exact else interval(m) or (None, None)
-    return [m.value, status_text(m), low, high, m.data_stderr, _count(m), m.text or None]
-
-
-def filled(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Filled:
-    """Columns and rows without the columns that hold nothing."""
-    places = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
-    return [columns[i] for i in places], [[row[i] for i in places] for row in rows]
+    count = m.settings.get("num_samples")
+    counted = None if count is None else int(count)
+    return [m.value, status_text(m), low, high, m.data_stderr, counted, m.text or None]
 
 
 def with_interval(m: Measurement) -> str:
@@ -114,7 +117,7 @@ def with_interval(m: Measurement) -> str:
     return f"{value} (between {low} and {high})"
 
 
-def facts(settings: Mapping[str, Any]) -> dict[str, str]:
+def settings_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """The settings in the box at the top."""
     return {title: _setting(settings[key]) for key, title in SETTINGS.items() if key in settings}
 
@@ -146,14 +149,62 @@ def listing(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _count(m: Measurement) -> int | None:
-    count = m.settings.get("num_samples")
-    return None if count is None else int(count)
-
-
 def _setting(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def subject_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Model, checkpoint, data, loss and accuracy, where they are known."""
+    subject = settings.get("subject", {})
+    known: dict[str, str] = {}
+    if model := subject.get("model"):
+        known["model"] = " ".join(map(str, [model, *subject.get("model_arguments", [])]))
+        if "checkpoint" in subject:  # a report made in Python does not know where weights are from
+            known["checkpoint"] = str(subject["checkpoint"] or _weights(subject))
+    if data := subject.get("data"):
+        known["data"] = str(data)
+    return known | performance(settings)
+
+
+def performance(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Loss and accuracy on the data, where they are known."""
+    subject, known = settings.get("subject", {}), {}
+    if subject.get("mean_loss") is not None:
+        known["loss"] = markup.number(float(subject["mean_loss"]))
+    if subject.get("accuracy") is not None:
+        known["accuracy"] = f"{100 * float(subject['accuracy']):.4g} %"
+    return known
+
+
+def warning(settings: Mapping[str, Any]) -> str:
+    """That the network is not trained, or may not be; "" where a checkpoint was loaded."""
+    subject = settings.get("subject", {})
+    if "trained" not in subject or subject["trained"]:
+        return ""
+    return PERHAPS_NOT_TRAINED if subject["trained"] is None else NOT_TRAINED
+
+
+def certainty(gini: float, classes: int) -> str:
+    """How certain the predictions are, in a sentence."""
+    undecided = 1 - 1 / classes
+    word = (
+        "very certain"
+        if gini < CERTAIN / 10
+        else "certain"
+        if gini < CERTAIN
+        else "not very certain"
+    )
+    if gini > 0.9 * undecided:
+        word = "undecided"
+    return (
+        f"The network is {word} of its predictions: their mean Gini impurity (softmax.gini) is "
+        f"{markup.number(gini)}, between 0 (certain) and {markup.number(undecided)} (undecided)."
+    )
+
+
+def _weights(subject: Mapping[str, Any]) -> str:
+    return "none; as the code makes it" if subject.get("trained") is None else "none: NOT TRAINED"

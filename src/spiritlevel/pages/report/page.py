@@ -8,17 +8,33 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import re
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 
 from ...ground.errors import SpiritlevelError
 from ...ground.version import __version__
-from ...records.content import Cards, Chart, Notes, Page, Part, Section, Table, Text
+from ...records.content import (
+    Cards,
+    Cell,
+    Chart,
+    Column,
+    Figure,
+    IntervalEstimate,
+    Notes,
+    Page,
+    Part,
+    Section,
+    Table,
+    Text,
+    fitted_line,
+)
 from . import cards, markup, scripts
-from .for_browsers import chart_of, for_browser
-from .markup import Links, escape
+from .markup import Links, escape, number
 
 LONG_FACT = 40  # characters that take a line of their own
+LINE = 44  # characters of a title along an upright axis
 LOGO = (
     '<svg viewBox="0 0 48 18" aria-hidden="true" focusable="false"><rect x="1" y="1" width="46" '
     'height="16" rx="8" fill="none" stroke="currentColor" stroke-width="2"/><path d="M17 2v14M31 '
@@ -86,8 +102,14 @@ network.</p></footer>
 
 def _for_browsers(page: Page) -> Page:
     """The page in parts that the scripts know."""
+
+    def for_browser(part: Part) -> Part:
+        if isinstance(part, Figure):
+            return chart_of(part)
+        return intervals_apart(part) if isinstance(part, Table) else part
+
     sections = [
-        dataclasses.replace(section, parts=[for_browser(part) for part in section.parts])
+        dataclasses.replace(section, parts=[*map(for_browser, section.parts)])
         for section in page.sections
     ]
     return dataclasses.replace(page, sections=sections)
@@ -134,9 +156,8 @@ def _part(part: Part, links: Links) -> str:
         return markup.paragraphs(part, links)
     if isinstance(part, Notes):
         return markup.paragraphs(Text(part.sentences), links)
-    if isinstance(part, Cards):
-        return cards.render(part.names, links)
-    return _chart(chart_of(part), links)
+    assert isinstance(part, Cards)  # figures are charts by now
+    return cards.render(part.names, links)
 
 
 def _chart(chart: Chart, links: Links) -> str:
@@ -173,3 +194,71 @@ def _check_ids(page: Page) -> None:
             f"letters, digits, '.', '_' and '-', and occur once. Got {sorted(set(bad))}. Number "
             "them instead of using names from files."
         )
+
+
+def chart_of(figure: Figure) -> Chart:
+    """Lines or marks with a legend, log axes to switch on, and a table of the points."""
+    data = {
+        "x_title": textwrap.wrap(figure.x_label, LINE),
+        "y_title": textwrap.wrap(figure.y_label, LINE),
+        "names": figure.names,
+        "joined": not figure.points,
+        "log_x": figure.log_x,
+        "log_y": figure.log_y,
+        "series": [
+            {
+                **{"name": each.name, "x": each.x, "y": each.y, "low": each.low, "high": each.high},
+                "line": fitted_line(each.x, each.y, log_x=figure.log_x) if figure.fitted else None,
+            }
+            for each in figure.series
+        ],
+    }
+    rows: list[list[Cell]] = [
+        [line.name, x, *(_at(values, i) for values in (line.y, line.low, line.high))]
+        for line in figure.series
+        for i, x in enumerate(line.x)
+    ]
+    titles = ("line", figure.x_label, figure.y_label, "from", "to")
+    table = Table(titles, rows, id=f"{figure.id}-values", title="The points").filled()
+    notes = [figure.caption] if figure.caption else []
+    if any(line.low is not None for line in figure.series):
+        notes.append("Whiskers are 95 % intervals over runs.")
+    if figure.fitted:
+        notes.append("Lines are by least squares, one for the points of each name.")
+    if len(figure.series) > 1:
+        notes.append("A click on a name in the legend hides its points.")
+    return Chart(figure.id, figure.title, "series", data, table, " ".join(notes))
+
+
+def intervals_apart(table: Table) -> Table:
+    """The same table with every estimate in two columns, so that it can be sorted by its value."""
+    given = [[row[place] for row in table.rows] for place in range(len(table.columns))]
+    has_estimates = [any(isinstance(cell, IntervalEstimate) for cell in cells) for cells in given]
+    if not any(has_estimates):
+        return table
+    columns: list[Column] = []
+    split: list[Sequence[Cell]] = []
+    for heading, cells, is_estimate in zip(table.headings, given, has_estimates, strict=True):
+        columns.append(heading)
+        split.append([_value_of(cell) for cell in cells])
+        if is_estimate:
+            alone = sum(has_estimates) == 1
+            columns.append(Column("95 % interval" if alone else f"95 % of {heading.title}"))
+            split.append([_interval(cell) for cell in cells])
+    return dataclasses.replace(table, columns=columns, rows=list(zip(*split, strict=True)))
+
+
+def _at(values: Sequence[float] | None, place: int) -> Cell:
+    return None if values is None else _value_of(values[place])
+
+
+def _value_of(cell: Cell) -> Cell:
+    """The number of an estimate; None where there is no number."""
+    value = cell.value if isinstance(cell, IntervalEstimate) else cell
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _interval(cell: Cell) -> str | None:
+    if not isinstance(cell, IntervalEstimate) or math.isnan(cell.low):
+        return None
+    return f"[{number(cell.low)}, {number(cell.high)}]"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...engine.weight_space.density import SpectralDensity
-from ...records.content import Cell, Chart, Column, Page, Part, Section, Table, Text
+from ...records.content import Cell, Chart, Column, Page, Section, Table
 from ...records.measurements import VALUE
-from ...verbs.spectra import RESIDUAL, Eigenvalues, Spectrum
-from . import markup, numbers, subject
+from ...verbs.spectra import Spectrum
+from . import markup, numbers
 
 CARDS = ("curvature.lambda_max", "curvature.lambda_min", "curvature.trace")
 MATRICES = {"hessian": "the Hessian", "ggn": "the Gauss–Newton matrix"}
@@ -20,22 +19,21 @@ def page_of(spectrum: Spectrum, *, title: str = "") -> Page:
     """The page of one network's spectrum."""
     pairs, density = spectrum.eigenvalues, spectrum.density
     settings = {} if pairs is None else pairs.settings
-    facts = subject.facts(settings)
+    facts = numbers.subject_of(settings)
     if pairs is not None:
         facts["matrix"] = _matrix(settings)
         facts["parameters"] = f"{sum(settings['sizes'].values()):,}"
-        count = int(settings["num_samples"])
-        facts["counted cost"] = f"{pairs.cost.passes(count)} over the data, for the eigenvalues"
-    sections = [Section("density", "All eigenvalues", [_figure(spectrum), *_moments(density)])]
+    means = [] if density is None else density.describe()
+    sections = [Section("density", "All eigenvalues", [_figure(spectrum), *means])]
     if pairs is not None:
-        sections.insert(0, Section("eigenvalues", "Extreme eigenvalues", _pairs(pairs)))
+        sections.insert(0, Section("eigenvalues", "Extreme eigenvalues", pairs.describe()))
     sections += numbers.about(CARDS)
     return Page(
         title=title or f"Spectrum of {_matrix(settings)}",
         lead=_lead(spectrum, settings),
-        highlights=[text] if (text := subject.warning(settings)) else [],
+        highlights=[text] if (text := numbers.warning(settings)) else [],
         facts=facts,
-        settings=numbers.facts(settings),
+        settings=numbers.settings_of(settings),
         sections=sections,
     )
 
@@ -62,27 +60,6 @@ def _lead(spectrum: Spectrum, settings: Mapping[str, Any]) -> str:
     if density is not None:
         parts.append(f"The density covers all {density.size:,} eigenvalues.")
     return " ".join(parts)
-
-
-def _pairs(pairs: Eigenvalues) -> list[Part]:
-    count = pairs.settings.get("num_samples")
-    rows_of_pairs = zip(pairs.values, pairs.residuals, pairs.converged, strict=True)
-    rows: list[list[Cell]] = [
-        [value, value - residual, value + residual, residual, converged, count]
-        for value, residual, converged in sorted(rows_of_pairs, reverse=True)
-    ]
-    columns = [
-        Column("eigenvalue", form=VALUE),
-        Column("from", "There is an eigenvalue between these two ends.", form=VALUE),
-        Column("to", "An eigenvalue lies between these two ends.", form=VALUE),
-        Column("residual", "How far away the nearest eigenvalue can be.", form=RESIDUAL),
-        Column("converged", "Whether the residual is as small as requested."),
-        numbers.COUNT,
-    ]
-    parts: list[Part] = [Table(columns, rows, id="eigenvalue-table", title="Largest first")]
-    if not all(pairs.converged):
-        parts.append(Text(["Raise --max-passes for smaller residuals."]))
-    return parts
 
 
 def _figure(spectrum: Spectrum) -> Chart:
@@ -121,22 +98,3 @@ def _figure(spectrum: Spectrum) -> Chart:
         )
     table = Table(columns, rows, id="density-table", title="Nodes and eigenvalues")
     return Chart("density-figure", "Density of eigenvalues", "density", data, table, caption)
-
-
-def _moments(density: SpectralDensity | None) -> list[Part]:
-    if density is None:
-        return []
-    rows: list[list[Cell]] = []
-    for power, name in ((1, "mean eigenvalue"), (2, "mean squared eigenvalue")):
-        mean, stderr = density.moment(power)
-        total = None if stderr is None else density.size * stderr
-        rows.append([name, mean, stderr, density.size * mean, total, len(density.nodes)])
-    columns = [
-        Column("what"),
-        Column("value"),
-        Column("standard error", "Over the random vectors; a dash where there was only one."),
-        Column("times the number of eigenvalues", "The trace of the matrix, and of its square."),
-        Column("its standard error"),
-        Column("random vectors"),
-    ]
-    return [Table(columns, rows, id="moment-table", title="Means over all eigenvalues")]

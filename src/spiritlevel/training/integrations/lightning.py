@@ -15,17 +15,19 @@ closure they need: `return SAM(torch.optim.SGD(self.parameters(), lr=0.1), rho=0
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...ground.errors import SpiritlevelError, require
 from .. import FlatnessMonitor, FlatnessStopping
-from ..learning_rate.watch import RATES, WARN_ABOVE, check_rates
-from ..monitor.monitor import check_settings
+from ..monitor.monitor import MonitorArguments, check_settings
 from ..monitor.rows import PREFIX, Row, scalars
 from ..stopping import Rule
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 require("lightning.pytorch", what="The Lightning callback", extra="lightning")
 
@@ -51,40 +53,23 @@ class FlatnessMonitorCallback(Callback):
             its `forward`.
         prog_bar: also show the values in the progress bar.
         optimizer: watch the learning rate of the trainer's optimizer, as FlatnessMonitor does.
-        to, num_samples, strict, rates, warn_above, measure_arguments: as in FlatnessMonitor.
+        monitor_arguments: measures, every, max_overhead, to, num_samples, strict, rates,
+            warn_above and the arguments of `measure`, as in FlatnessMonitor.
     """
 
     def __init__(
         self,
         data: Any | Callable[[Trainer], Any],
         *,
-        measures: str | Sequence[str] = "relative.kappa",
-        every: int | str = "epoch",
-        max_overhead: float | None = None,
         module: str | None = None,
         prog_bar: bool = False,
-        to: Any = None,
-        num_samples: int | None = None,
-        strict: bool = False,
         optimizer: bool = False,
-        rates: str | Sequence[str] = RATES,
-        warn_above: float | None = WARN_ABOVE,
-        **measure_arguments: Any,
+        **monitor_arguments: Unpack[MonitorArguments],
     ) -> None:
         super().__init__()
-        check_settings(measures, every, max_overhead, measure_arguments, watches_rate=optimizer)
-        check_rates(rates, warn_above)
+        check_settings(monitor_arguments, watches_rate=optimizer)
         self.data, self.module, self.prog_bar = data, module, prog_bar
-        self.monitor_arguments = measure_arguments | {
-            "measures": measures,
-            "every": every,
-            "max_overhead": max_overhead,
-            "to": to,
-            "num_samples": num_samples,
-            "strict": strict,
-            "rates": rates,
-            "warn_above": warn_above,
-        }
+        self.monitor_arguments = monitor_arguments
         self.optimizer = optimizer
         self.monitor: FlatnessMonitor | None = None  # from the start of training on
         self._state: dict[str, Any] | None = None  # of a checkpoint, until there is a monitor

@@ -20,23 +20,25 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ...ground.errors import SpiritlevelError, require
-from ...ground.files.torch_files import load_torch_file
+from ...ground.files.reading import load_torch_file
 from ...ground.need import need
 from ...model.batches import num_samples
 from .. import FlatnessMonitor, FlatnessStopping
-from ..learning_rate.watch import RATES, WARN_ABOVE, check_rates
-from ..monitor.monitor import check_settings
+from ..monitor.monitor import MonitorArguments, check_settings
 from ..monitor.rows import Row, scalars
 from ..penalties.penalty import Penalty
 from ..sam.perturbed_optimizer import AbstractPerturbedOptimizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 require("transformers", what="The Trainer callback", extra="transformers")
 require("accelerate", what="The Trainer callback", extra="transformers")
@@ -63,7 +65,8 @@ class FlatnessTrainerCallback(TrainerCallback):
         data: what FlatnessMonitor takes: a loader of dicts with labels, or one such dict.
         stopping: decides by the measure `flatness` and by the metric `eval_loss`.
         optimizer: watch the learning rate of the trainer's optimizer, as FlatnessMonitor does.
-        to, num_samples, strict, rates, warn_above, measure_arguments: as in FlatnessMonitor.
+        monitor_arguments: measures, every, max_overhead, to, num_samples, strict, rates,
+            warn_above and the arguments of `measure`, as in FlatnessMonitor.
     """
 
     def __init__(
@@ -71,35 +74,17 @@ class FlatnessTrainerCallback(TrainerCallback):
         trainer: Trainer,
         data: Any,
         *,
-        measures: str | Sequence[str] = "relative.kappa",
-        every: int | str = "epoch",
-        max_overhead: float | None = None,
         stopping: FlatnessStopping | None = None,
         flatness: str = "relative.kappa",
         eval_loss: str = "eval_loss",
-        to: Any = None,
-        num_samples: int | None = None,
-        strict: bool = False,
         optimizer: bool = False,
-        rates: str | Sequence[str] = RATES,
-        warn_above: float | None = WARN_ABOVE,
-        **measure_arguments: Any,
+        **monitor_arguments: Unpack[MonitorArguments],
     ) -> None:
-        check_settings(measures, every, max_overhead, measure_arguments, watches_rate=optimizer)
-        check_rates(rates, warn_above)
+        check_settings(monitor_arguments, watches_rate=optimizer)
         _check_stopping(stopping)
         self.trainer, self.data = trainer, data
         self.stopping, self.flatness, self.eval_loss = stopping, flatness, eval_loss
-        self.monitor_arguments = measure_arguments | {
-            "measures": measures,
-            "every": every,
-            "max_overhead": max_overhead,
-            "to": to,
-            "num_samples": num_samples,
-            "strict": strict,
-            "rates": rates,
-            "warn_above": warn_above,
-        }
+        self.monitor_arguments = monitor_arguments
         self.optimizer = optimizer
         self.monitor: FlatnessMonitor | None = None  # from the start of training on
         self._judged = 0  # rows that the stopping rule has seen

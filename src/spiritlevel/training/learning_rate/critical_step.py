@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ...engine.weight_space.perturbed import OVERFLOW
 from ...measures.setup import Setup
 from ...measures.verb import measuring
+from ...model.running_statistics import batch_statistics
 from ...records.measurements import Cost
 
 Outcome = Literal["found", "uphill", "no rise", "no update", "nonfinite"]
@@ -43,12 +44,14 @@ def critical_step(
     before: Mapping[str, Tensor],
     after: Mapping[str, Tensor],
     *,
+    by_batch: Collection[nn.Module] = (),
     guess: float = 1.0,
 ) -> CriticalStep:
     """Search along the line from the weights `before` through those `after` the update.
 
     Args:
         before, after: by parameter name; parameters that are left out stay as they are.
+        by_batch: layers that normalize by the statistics of each batch, which is not divided.
         guess: the multiple to begin with, such as that of an earlier update.
 
     >>> net = nn.Linear(2, 1, bias=False).double()
@@ -61,16 +64,19 @@ def critical_step(
     """
     with setup.whole().opened(model, data) as workspace:
         perturbed = workspace.perturbed
+        if by_batch:
+            perturbed.chunk = workspace.num_samples
         if all(torch.equal(before[name], after[name]) for name in before):
             return CriticalStep("no update", math.nan, workspace.cost)
 
         def loss_at(multiple: float) -> float:
             return perturbed.losses([_between(before, after, multiple)])[0]
 
-        start = loss_at(0.0)
-        if not start < OVERFLOW:
-            return CriticalStep("nonfinite", math.nan, workspace.cost)
-        outcome, multiple = _search(loss_at, start, perturbed.round_off(start), guess)
+        with batch_statistics(by_batch):
+            start = loss_at(0.0)
+            if not start < OVERFLOW:
+                return CriticalStep("nonfinite", math.nan, workspace.cost)
+            outcome, multiple = _search(loss_at, start, perturbed.round_off(start), guess)
     return CriticalStep(outcome, multiple, workspace.cost)
 
 
@@ -89,10 +95,16 @@ def _between(
 def _search(
     loss_at: Callable[[float], float], start: float, round_off: float, guess: float
 ) -> tuple[Outcome, float]:
-    """Double or halve until the loss rises on one side only, then close in."""
+    """Double or halve until the loss rises on one side only, then close in.
+
+    A step so short that rounding hides the rise has not left the loss lower: a fall must be seen.
+    """
 
     def risen(value: float) -> bool:
         return value > start + round_off
+
+    def fallen(value: float) -> bool:
+        return value < start - round_off
 
     at = min(max(guess, SHORTEST), LONGEST)
     value = loss_at(at)
@@ -106,6 +118,8 @@ def _search(
             break
         at, value = following, next_value
     (low, below), (high, above) = sorted([(at, value), (following, next_value)])
+    if not fallen(below) and not fallen(loss_at(low / 2)):
+        return "uphill", 0.0
     while high / low > CLOSE:
         middle = math.sqrt(low * high)
         height = loss_at(middle)

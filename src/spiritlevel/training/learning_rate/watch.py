@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from ...ground.errors import SpiritlevelError
 from ...ground.need import need, or_none
 from ...measures.setup import Setup
-from ...model.distributed import unwrapped
+from ...model.distributed import Processes, unwrapped
+from ...model.running_statistics import normalizing_by_batch
 from ...records.measurements import Status
 from ...verbs.spectra import Eigenvalues, preconditioned_eigenvalue
 from ..monitor.budget import Every
@@ -26,6 +27,7 @@ WARN_ABOVE = 1.5
 RATE, SHARPNESS, THRESHOLD = "rate.learning_rate", "rate.sharpness", "rate.threshold"
 CRITICAL = "rate.critical_sharpness"
 UNSEEN = "no step seen"
+SYNCHRONIZED = "synchronized statistics"  # their batch is that of all processes
 SETTLING = "settling"  # Adam's running means are too short for the threshold to mean much
 IN_A_ROW = 3  # critical sharpnesses that it takes for a warning: one alone is mostly noise
 # ‖Mv − λv‖/λ at which the sharpness counts as found. Its own error is below the square of that over
@@ -79,6 +81,9 @@ class RateWatch:
 
     For the critical sharpness it copies the weights before a step that a row may follow: with
     every="epoch", before every step.
+
+    A step feels the loss in train mode: layers that normalized by the batch in the last step do so
+    when the loss is measured, too. Dropout stays off.
     """
 
     def __init__(
@@ -101,9 +106,10 @@ class RateWatch:
         self._before: dict[str, Tensor] = {}  # the weights before the last step, if it was due
         self._rate_before = 0.0
         self._multiple = 1.0  # where the next search begins
+        self._by_batch: list[nn.Module] = []  # layers that normalized by the batch in that step
+        self._has_seen_modes = False
         self._check_parameters()
-        if "critical" in self.rates:
-            _before_steps(self.optimizer, self)
+        _before_steps(self.optimizer, self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,9 +118,17 @@ class RateWatch:
         names += [SHARPNESS, THRESHOLD] if "sharpness" in self.rates else []
         return (*names, CRITICAL) if "critical" in self.rates else tuple(names)
 
+    def look_at_modes(self) -> None:
+        """Before a step is seen, the modes that the model is in now count as those of training."""
+        if not self._has_seen_modes:
+            self._by_batch = normalizing_by_batch(self._model)
+
     def values(self, setup: Setup, data: list[Any]) -> Row:
         """The values for one row, with what there is to say about them."""
         row: Row = {RATE: _largest_rate(self.optimizer)}
+        if Processes().size > 1 and any(isinstance(m, nn.SyncBatchNorm) for m in self._by_batch):
+            kinds = {"sharpness": SHARPNESS, "critical": CRITICAL}
+            return row | {f"{kinds[kind]}.status": SYNCHRONIZED for kind in self.rates}
         if "sharpness" in self.rates:
             row |= self._sharpness(setup, data)
         if "critical" in self.rates:
@@ -166,7 +180,10 @@ class RateWatch:
         self._crossing.load_state_dict(state)
 
     def remember(self) -> None:
-        """Copy the weights, if the step that is about to be made will have a row."""
+        """Copy the weights, if the step that is about to be made will have a row, and its modes."""
+        self._by_batch, self._has_seen_modes = normalizing_by_batch(self._model), True
+        if "critical" not in self.rates:
+            return
         if self._every.unit == "step" and not self._every.due("step", self.steps + 1):
             return
         self._rate_before = _largest_rate(self.optimizer)
@@ -187,6 +204,7 @@ class RateWatch:
             data,
             edge.scale,
             edge.decay,
+            by_batch=self._by_batch,
             start=self._vector,
             residual_rtol=RESIDUAL,
             max_passes=setup.max_passes,
@@ -211,6 +229,7 @@ class RateWatch:
             data,
             self._before,
             {name: parameters[name].detach() for name in self._before},
+            by_batch=self._by_batch,
             guess=self._multiple,
         )
         if found.outcome not in ("found", "no rise"):

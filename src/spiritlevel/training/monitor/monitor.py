@@ -17,7 +17,7 @@ from ...ground.errors import SpiritlevelError
 from ...ground.need import is_number, or_none
 from ...measures.asked import MEASURES
 from ...measures.eigenvalues import ENDS  # these start from the vector of the row before
-from ...measures.setup import OnLayers, Setup
+from ...measures.setup import AllShared, OnLayers, Setup
 from ...model.arguments import ArgumentCheck, check_arguments, check_network
 from ...model.batches import num_samples
 from ...model.distributed import Processes
@@ -33,6 +33,20 @@ OVERHEAD = ArgumentCheck(or_none(is_number), "a share of the time, such as 0.1, 
 FAILED = "failed"
 TRIAL_PART = 8  # the trial uses one in this many samples
 _SET_HERE = {"model", "data", "measures", "progress"}  # arguments of `measure` that are set here
+
+
+class MonitorArguments(AllShared, total=False):
+    """Keywords of FlatnessMonitor, and of the callbacks that make one; the optimizer is theirs."""
+
+    measures: str | Sequence[str]
+    every: int | str
+    max_overhead: float | None
+    to: Any
+    num_samples: int | None
+    strict: bool
+    rates: str | Sequence[str]
+    warn_above: float | None
+    clock: Clock
 
 
 class FlatnessMonitor:
@@ -98,10 +112,9 @@ class FlatnessMonitor:
         clock: Clock = time.perf_counter,
         **measure_arguments: Any,
     ) -> None:
-        check_settings(
-            measures, every, max_overhead, measure_arguments, watches_rate=optimizer is not None
-        )
-        check_rates(rates, warn_above)
+        given = {"measures": measures, "every": every, "max_overhead": max_overhead}
+        given |= {"rates": rates, "warn_above": warn_above} | measure_arguments
+        check_settings(given, watches_rate=optimizer is not None)
         check_network("FlatnessMonitor", model)
         self.model = model
         self.strict = strict
@@ -166,6 +179,8 @@ class FlatnessMonitor:
         if rank and not self.setup.distributed:
             return None
         row: Row = {"step": self.steps, "epoch": self.epoch, "seconds": 0.0}
+        if self._rates is not None:
+            self._rates.look_at_modes()
         with self._budget.spending(_device(self.model)), eval_mode(self.model):
             try:
                 values = self._values(self.data)
@@ -201,6 +216,8 @@ class FlatnessMonitor:
 
     def _try_out(self) -> None:
         """Estimate how long a measurement takes, from a part of the samples."""
+        if self._rates is not None:
+            self._rates.look_at_modes()
         total = sum(num_samples(batch) for batch in self.data)
         count = max(1, total // TRIAL_PART)
         part = fixed_samples(self.data, count)
@@ -265,17 +282,14 @@ class FlatnessMonitor:
             writer.resume(self.steps)
 
 
-def check_settings(
-    names: str | Sequence[str],
-    every: int | str,
-    max_overhead: float | None,
-    measure_arguments: Mapping[str, Any],
-    *,
-    watches_rate: bool = False,
-) -> None:
-    """Refuse wrong arguments of a monitor before there is a model."""
-    given = {"measures": names, "max_overhead": max_overhead}
-    check_arguments("the monitor", given, {"measures": MEASURES, "max_overhead": OVERHEAD})
+def check_settings(arguments: Mapping[str, Any], *, watches_rate: bool) -> None:
+    """Refuse wrong keywords of a monitor before there is a model."""
+    known = inspect.signature(FlatnessMonitor).parameters
+    own = {name: p.default for name, p in known.items() if name in MonitorArguments.__annotations__}
+    given = own | {name: value for name, value in arguments.items() if name in own}
+    checks = {"measures": MEASURES, "max_overhead": OVERHEAD}
+    check_arguments("the monitor", {name: given[name] for name in checks}, checks)
+    names = given["measures"]
     patterns = [names] if isinstance(names, str) else list(names)
     if not patterns and not watches_rate:
         raise SpiritlevelError(
@@ -284,10 +298,11 @@ def check_settings(
         )
     for pattern in patterns:
         cards(pattern)  # raises for an unknown name, with a suggestion
-    parse_every(every)
-    check_overhead(max_overhead)
+    parse_every(given["every"])
+    check_overhead(given["max_overhead"])
+    check_rates(given["rates"], given["warn_above"])
     allowed = [name for name in inspect.signature(measure).parameters if name not in _SET_HERE]
-    if unknown := [name for name in measure_arguments if name not in allowed]:
+    if unknown := [name for name in arguments if name not in own and name not in allowed]:
         raise SpiritlevelError(
             f"Neither the monitor nor `measure` has an argument {unknown[0]!r}. "
             f"Arguments that are passed on to `measure`: {', '.join(allowed)}."

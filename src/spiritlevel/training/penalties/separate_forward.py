@@ -48,7 +48,8 @@ def mean_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     if bool(torch.isfinite(values).all()) and bool(loss.invalid(values, targets).any()):
         loss.refuse_invalid(values, targets, where="the batch")
     weight = total_weight(loss, outputs, targets)
-    with torch.enable_grad():
+    # autocast would round the products in it to eight bits
+    with torch.enable_grad(), torch.autocast(outputs.device.type, enabled=False):
         return loss.values(outputs.to(weight.dtype), targets).sum() / weight
 
 

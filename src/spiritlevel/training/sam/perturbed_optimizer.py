@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...ground.errors import SpiritlevelError
+from ...model.running_statistics import untouched_statistics
 from .perturbation import Block, Displacement, blocks_of, displaced
 from .perturbed_checks import (
     RADIUS,
@@ -29,7 +30,6 @@ from .perturbed_checks import (
     leftover_gradients,
     refuse_accumulated,
 )
-from .running_statistics import untouched_statistics
 
 _COUNT = "steps_taken"  # in every parameter group, beside the radius
 _GENERATOR = "generator"  # in the state dict

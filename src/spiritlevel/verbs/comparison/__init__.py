@@ -7,7 +7,6 @@ measured too; for a measure without one, the comparison says that scale was not 
 differences between two networks cannot be removed, so they are named.
 """
 
-from .answer import Ranking as Ranking
 from .comparison import Comparison as Comparison
 from .measuring import compare as compare
 from .measuring import matched_comparison as matched_comparison
@@ -18,4 +17,5 @@ from .ranking import Explained as Explained
 from .ranking import Pair as Pair
 from .ranking import PairFindings as PairFindings
 from .ranking import Place as Place
+from .ranking import Ranking as Ranking
 from .ranking import counterparts as counterparts

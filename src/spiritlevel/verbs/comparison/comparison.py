@@ -16,7 +16,6 @@ from ...records.notebooks import Shown, as_text
 from ...records.reading import Misread, Saved, to_plain
 from .. import measuring as api
 from . import sentences
-from .answer import Ranking, scale_free
 from .ranking import (
     AlsoDiffering,
     Disagreement,
@@ -24,12 +23,14 @@ from .ranking import (
     Pair,
     PairFindings,
     Place,
+    Ranking,
     counterparts,
     directions,
     flatness_sign,
     flatter_by,
     larger,
     places,
+    scale_free,
 )
 from .sentences import apart
 
@@ -288,16 +289,21 @@ class Comparison(Shown, Saved):
 
     def describe_details(self) -> list[Part]:
         """All measures of all networks, and all that was found of every two of them."""
-        parts: list[Part] = []
+        return [*self.rank_tables(), Text(self.detailed_findings(), bullets=True)]
+
+    def rank_tables(self) -> list[Table]:
+        """Values and ranks of all networks, as they are and at equal confidence if measured."""
+        tables = []
+        networks = [Column(name, kind="name", group="networks") for name in self.reports]
         for matched in (False, True) if self.matched is not None else (False,):
-            title = "at equal confidence" if matched else "as the networks are"
-            networks = [Column(name, kind="name", group="networks") for name in self.reports]
+            how = "at equal confidence" if matched else "as the networks are"
             rows = [
                 [measure, *(self.cell(measure, name, matched=matched) for name in self.reports)]
                 for measure in self.measures
             ]
-            parts.append(Table([Column(title), *networks], rows))
-        return [*parts, Text(self.detailed_findings(), bullets=True)]
+            name = "matched-rank-table" if matched else "rank-table"
+            tables.append(Table([Column(how), *networks], rows, name, f"Values and ranks, {how}"))
+        return tables
 
     def summary(self) -> list[str]:
         """The answer, in sentences."""

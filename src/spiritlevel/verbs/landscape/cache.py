@@ -1,24 +1,40 @@
 """Finished points in a file, one JSON line each, so that an interrupted slice goes on.
 
 The first line says what the points belong to. A point is found by its coordinates: a finer or wider
-grid along the same directions takes over what it shares with the earlier one.
+grid along the same directions takes over what it shares with the earlier one. Weights and data are
+recognized by their fingerprints.
 """
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from ...ground.errors import SpiritlevelError, brief
 from ...ground.files import write_atomically
+from ...model import batches as _batches
+from ...model.surface import Surface
 from ...records.reading import to_json_float
-from .evaluation import Height
 
 FORMAT = "spiritlevel-landscape-cache-1"
+SIZE = 16  # bytes of a fingerprint
 
 Point = tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Height:
+    """Mean loss, and the share of missed targets where the loss is a cross-entropy."""
+
+    loss: float
+    error: float | None
 
 
 class Cache:
@@ -97,3 +113,33 @@ class Cache:
             f"The cache {self.path!r} cannot be used: {cause}. Give another path, or delete the "
             "file to start again."
         )
+
+
+def of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """A fingerprint of the names, types, shapes and every bit."""
+    digest = hashlib.blake2b(digest_size=SIZE)
+    for name, tensor in tensors.items():
+        _feed(digest, name, tensor)
+    return digest.hexdigest()
+
+
+def of_data(surface: Surface) -> str:
+    """A fingerprint of all samples of all processes, the same in any order."""
+    total = 0
+    for _, batch in surface.batches():
+        on_cpu = _batches.map_tensors(lambda t: t.detach().cpu(), batch)
+        for i in range(_batches.num_samples(on_cpu)):
+            digest = hashlib.blake2b(digest_size=SIZE)
+            for tensor in _batches.tensors(_batches.take(on_cpu, slice(i, i + 1))):
+                _feed(digest, "", tensor)
+            total += int.from_bytes(digest.digest(), "big")
+    total = sum(surface.processes.gather(total))
+    return (total % (1 << 8 * SIZE)).to_bytes(SIZE, "big").hex()
+
+
+def _feed(digest: hashlib.blake2b, name: str, tensor: Tensor) -> None:
+    tensor = tensor.detach().cpu().contiguous()
+    digest.update(f"{name}/{tensor.dtype}/{tuple(tensor.shape)}/".encode())
+    num_bytes = tensor.numel() * tensor.element_size()
+    if num_bytes:  # read where it lies: numpy is not a dependency of the core
+        digest.update((ctypes.c_char * num_bytes).from_address(tensor.data_ptr()))

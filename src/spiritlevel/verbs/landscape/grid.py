@@ -12,19 +12,52 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...engine.weight_space.perturbed import Weights
+from ...engine.weight_space.perturbed import Weights, refuse_unless_counted
 from ...engine.weight_space.probes import VECTOR_BYTES
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError, brief
-from ...ground.need import need
+from ...ground.need import need, or_none
 from ...measures.setup import Setup
+from ...model.arithmetic import full_precision
 from ...model.distributed import unwrapped
+from ...model.losses import CrossEntropy
+from ...model.surface import Surface
 from ...records.measurements import Progress, Report
 from ..measuring import measured
-from . import fingerprints
-from .cache import Cache, Point
+from .cache import Cache, Height, Point, of_data
 from .directions import GridPoints
-from .evaluation import Height, heights
+
+
+def heights(surface: Surface, points: Sequence[Weights], *, chunk: int) -> list[Height]:
+    """The height at each point, from one pass over the data.
+
+    Unlike in `PerturbedLoss.losses`, an overflow is not replaced: a picture has a gap there.
+    A sample whose outputs are not finite misses its target.
+    """
+    sums = torch.zeros(3, len(points), dtype=torch.float64, device=surface.device)
+    loss = surface.loss
+    with torch.no_grad(), full_precision(), surface.processes.together():
+        for where, batch in surface.chunks(chunk):
+            for i, point in enumerate(points):
+                outputs, targets = surface.outputs(
+                    batch, where=where, parameters=point, may_overflow=bool(point)
+                )
+                weights = loss.weights(outputs, targets).double()
+                sums[0, i] += loss.values(outputs.double(), targets).sum()
+                sums[1, i] += weights.sum()
+                if isinstance(loss, CrossEntropy):
+                    whole = outputs.isfinite().reshape(len(outputs), -1).all(dim=1)
+                    missed = loss.errors(outputs.nan_to_num(), targets).double()
+                    sums[2, i] += missed.where(whole, weights).sum()
+    surface.processes.sum_(sums)
+    total, weight, missed = sums.tolist()
+    refuse_unless_counted(all(weight))
+    counts = isinstance(loss, CrossEntropy)
+    return [
+        Height(a / w, m / w if counts else None)
+        for a, w, m in zip(total, weight, missed, strict=True)
+    ]
+
 
 POINTS = {1: 41, 2: 21}  # along each axis, by the number of axes
 MAX_POINTS = 100_000  # along an axis: each takes a pass over the data
@@ -32,17 +65,22 @@ REACH = {False: 1.0, True: 0.5}  # whether between checkpoints
 SNAP = 1e-9  # of the axis: a grid point this close to a checkpoint is the checkpoint
 
 
-def coordinates(*, points: int, reach: float, between: bool) -> list[float]:
-    """Equal steps over one axis; the networks themselves are always among them.
+def coordinates(
+    *, dimensions: int = 1, points: int | None = None, reach: float | None = None, between: bool
+) -> list[float]:
+    """Equal steps over one axis of several; the networks themselves are always among them.
 
     From −reach to reach around one network at 0; between networks at 0 and 1, `reach` is how far
-    the axis goes beyond both.
+    the axis goes beyond both. Settings that give no grid are refused.
 
     >>> coordinates(points=5, reach=1.0, between=False)
     [-1.0, -0.5, 0.0, 0.5, 1.0]
     >>> coordinates(points=4, reach=0.5, between=True)
     [-0.5, 0.0, 0.16666666666666663, 0.8333333333333333, 1.0, 1.5]
     """
+    _check_grid(dimensions=dimensions, points=points, reach=reach, between=between)
+    points = POINTS[dimensions] if points is None else points
+    reach = REACH[between] if reach is None else reach
     low, high = -reach, (1.0 + reach if between else reach)
     networks = (0.0, 1.0) if between else (0.0,)
     length = high - low
@@ -52,15 +90,15 @@ def coordinates(*, points: int, reach: float, between: bool) -> list[float]:
     return sorted(places)
 
 
-def check_grid(*, dimensions: int, points: int | None, reach: float | None, between: bool) -> None:
-    """Raise SpiritlevelError for settings that give no grid."""
+def _check_grid(*, dimensions: int, points: int | None, reach: float | None, between: bool) -> None:
     need("dimensions", dimensions, lambda size: size in POINTS, "1 (a line) or 2 (a plane)")
-    if points is not None and not 2 <= points <= MAX_POINTS:
-        raise SpiritlevelError(
-            "The 'points' argument must be at least 2, so that an axis has two ends, and at most "
-            f"{MAX_POINTS:,}. Got {points!r:.30}. Leave it out for {POINTS[1]} on a line and "
-            f"{POINTS[2]} by {POINTS[2]} on a plane."
-        )
+    need(
+        "points",
+        points,
+        or_none(lambda count: 2 <= count <= MAX_POINTS),
+        f"at least 2, so that an axis has two ends, and at most {MAX_POINTS:,}",
+        f"Leave it out for {POINTS[1]} on a line and {POINTS[2]} by {POINTS[2]} on a plane.",
+    )
     if reach is None:
         return
     if not math.isfinite(reach) or reach < 0 or (reach == 0 and not between):
@@ -80,7 +118,7 @@ def open_cache(
 ) -> Cache:
     """The cache for the same weights, data, loss and directions; the grid may differ."""
     with workspace.surface.processes.together():
-        data = fingerprints.of_data(workspace.surface)
+        data = of_data(workspace.surface)
     key = {name: value for name, value in settings.items() if name not in ELSEWHERE}
     return Cache(path, key | {"data": data})
 

@@ -14,7 +14,7 @@ from torch import nn
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError, brief
 from ...ground.files.names import is_path
-from ...ground.need import is_number, is_whole, need, one_of, or_none, whole
+from ...ground.need import is_number, is_whole, need, need_one_of, or_none, whole
 from ...measures.asked import MEASURES
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import verb
@@ -22,10 +22,9 @@ from ...model.arguments import CHECKED_LATER, ArgumentCheck, are_texts, is_flag,
 from ...model.surroundings import call_settings
 from ...records.measurements import Report
 from ..measuring import cards
-from . import fingerprints
+from .cache import Height, of_tensors
 from .directions import Slice, eigen_slice, path_slice, random_slice
-from .evaluation import Height
-from .grid import POINTS, REACH, check_grid, coordinates, evaluate_grid, measure_points, open_cache
+from .grid import coordinates, evaluate_grid, measure_points, open_cache
 from .networks import Network, as_networks
 from .record import Axis, Landscape, Mark
 
@@ -100,7 +99,7 @@ def landscape(
     others = as_networks(to)
     kind, size = _check(directions, others, dimensions, setup.layers)
     between = kind == "path"
-    check_grid(dimensions=size, points=points, reach=reach, between=between)
+    axis = coordinates(dimensions=size, points=points, reach=reach, between=between)
     if kind == "eigen":
         enough = f"at least {size}, since every eigenvector takes products"
         need("max_passes", max_passes, whole(least=size), enough, "Leave it out for 200.")
@@ -118,14 +117,9 @@ def landscape(
             "dimensions": size,
             "biases": biases if kind == "random" else None,
             "max_passes": max_passes if kind == "eigen" else None,
-            "weights": fingerprints.of_tensors(slice_.points.tensors()),
+            "weights": of_tensors(slice_.points.tensors()),
         }
         settings = {name: workspace.settings()[name] for name in KEPT} | call_settings() | key
-        axis = coordinates(
-            points=points or POINTS[size],
-            reach=REACH[between] if reach is None else reach,
-            between=between,
-        )
         grid = list(itertools.product(axis, repeat=size))
         point_cache = None if cache is None else open_cache(workspace, cache, settings)
         heights_found, num_cached = evaluate_grid(
@@ -148,12 +142,7 @@ def num_points(
     >>> num_points(dimensions=2, path=False)
     441
     """
-    check_grid(dimensions=dimensions, points=points, reach=reach, between=path)
-    axis = coordinates(
-        points=points or POINTS[dimensions],
-        reach=REACH[path] if reach is None else reach,
-        between=path,
-    )
+    axis = coordinates(dimensions=dimensions, points=points, reach=reach, between=path)
     return len(axis) ** dimensions
 
 
@@ -163,10 +152,9 @@ def _check(
     dimensions: int | None,
     layers: str | Sequence[str] | None,
 ) -> tuple[Directions, int]:
-    kinds = get_args(Directions)
     if directions is None:
         directions = "path" if others else "random"
-    need("directions", directions, one_of(kinds), f"one of {', '.join(kinds)}")
+    need_one_of("directions", directions, get_args(Directions))
     if (directions == "path") != bool(others):
         came = f"directions={directions!r} and {len(others)} other networks"
         raise SpiritlevelError(

@@ -13,14 +13,16 @@ from ...engine.weight_space.chunk_products import Operator
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.products import Request
 from ...engine.workspace import Workspace
-from ...ground.errors import SpiritlevelError, brief, require, suggestion
-from ...ground.need import is_number, need, number, one_of, whole
+from ...ground.errors import SpiritlevelError, brief, require
+from ...ground.need import is_number, need, need_one_of, number, whole
 from ...measures.setup import OnLayers, Setup
 from ...measures.verb import measuring, verb
 from ...model.arguments import ArgumentCheck, is_text
 from ...model.losses import CrossEntropy
 from ...model.surface import Surface
-from ...records.measurements import Cost
+from ...records.content import Column, Part, Table, Text
+from ...records.measurements import RESIDUAL, Cost
+from ...records.notebooks import Described
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,9 +37,7 @@ Multiply = Callable[[Tensor], Tensor]  # a block of columns by the matrix
 
 def check_kind(kind: str) -> None:
     """Refuse a matrix that is not known."""
-    known = get_args(Kind)
-    hint = suggestion(kind, known).lstrip()
-    need("kind", kind, one_of(known), f"one of {', '.join(known)}", hint)
+    need_one_of("kind", kind, get_args(Kind))
 
 
 def matrix_of(kind: Kind, surface: Surface) -> Operator:
@@ -55,7 +55,7 @@ def matrix_of(kind: Kind, surface: Surface) -> Operator:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Solution:
+class Solution(Described):
     """What `CurvatureOperator.solve` found; `residuals` are ‖(A + λ1)x − v‖ / ‖v‖, by column."""
 
     vectors: Tensor
@@ -64,6 +64,16 @@ class Solution:
     passes: int  # products of the whole block, each one pass over the data
     text: str  # what to do where it did not converge
     kind: str = ""
+
+    def describe(self) -> list[Part]:
+        """How far every column was solved, and what that took."""
+        places = map(str, range(len(self.residuals)))
+        rows = list(zip(places, self.residuals, self.converged, strict=True))
+        residual, converged = Column("residual", form=RESIDUAL), Column("converged", kind="mark")
+        passes = "1 product" if self.passes == 1 else f"{self.passes} products"
+        said = [f"{passes} of the whole block, each a pass over the data", self.text]
+        table = Table(["column", residual, converged], rows)
+        return [table, Text([line for line in said if line])]
 
 
 def check_solve(damping: Any, rtol: Any, max_passes: Any) -> None:

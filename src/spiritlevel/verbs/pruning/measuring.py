@@ -19,7 +19,7 @@ from ...model.arguments import ArgumentCheck, is_flag, is_text
 from ...model.layers.embedding import EmbeddingRule
 from ...model.weight_matrices import WeightMatrix
 from ..changes import WeightChanges
-from .records import Pruning
+from .records import SHARES, Pruning
 from .selection import Rule, check_rule, check_share
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ MOST_COLUMNS = 1024  # that are swept, each by a backward; more outputs are prob
 # 128 MiB; probes are few, so there may be more: 512 MiB for each of four groups of probes.
 MOST_PAIRS, MOST_PROBED_PAIRS = 4096, 8192
 MIN_PROBES = 4  # half of them choose, and the spread of the others is the error
-SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the curves
 
 
 @verb(

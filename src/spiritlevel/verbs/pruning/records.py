@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ...engine.directions.tally import ProbeGroups
+from ...records.content import Cell, Column, Part, Table
 from ...records.measurements import Cost
 from ...records.reading import UNSAVED, Misread, read_as, read_fields, read_settings, to_plain
-from ..changes import AbstractChanges, AbstractChoice, WeightTable, choice_text
+from ..changes import AbstractChanges, AbstractChoice, choice_text
 from .selection import Rule, Units, check_rule, check_share
 
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the curves
 _NUMBERS = ("first", "second", "stderr", "data_stderr", "magnitude", "fisher")  # one for each unit
 
 
@@ -54,6 +56,7 @@ class Pruning(AbstractChanges[Deletion]):
 
     CALLED: ClassVar = "the pruning"
     FORMAT: ClassVar = "spiritlevel-pruning-1"
+    STAYS: ClassVar = "left out"
 
     first: dict[str, Tensor]  # −gᵀw_j
     second: dict[str, Tensor]  # ρ(j) = w_jᵀHw_j
@@ -196,29 +199,44 @@ class Pruning(AbstractChanges[Deletion]):
         """A weight with zeros for the units that are deleted."""
         return weight * self._mask(name, choice).to(weight)
 
-    def cells(self, name: str) -> list[str]:
-        """A weight in a table: the smallest, median and largest ½ρ(j), and what these are."""
-        half = 0.5 * self.second[name]
-        cells = [f"{float(v):.2g}" for v in (half.min(), half.median(), half.max())]
-        if not self.settings.get("num_probes"):
-            return [*cells, "exact" if self.exact[name] else self.settings.get("arithmetic", "ggn")]
-        error = (self.stderr[name] / self.second[name]).nanmedian()  # dead units have none
-        return [*cells, "ggn" if error.isnan() else f"ggn ±{float(error):.0%}"]
-
-    def table(self, *, with_chosen: bool = False) -> WeightTable:
-        """How many units every weight has, and what they are worth."""
-        titles = ["units", "smallest", "median", "largest", ""]
-        rows = {n: [str(len(values)), *self.cells(n)] for n, values in self.second.items()}
-        if with_chosen and self.chosen is not None:
-            titles.append("deleted")
-            for name, gone in self.chosen.units.items():
-                rows[name].append(str(len(gone)))
+    def describe(self) -> list[Part]:
+        """How many units every weight has, what they are worth, and the curves of the rules."""
+        core = [Column("½ρ(j), the core of the rise", kind="name"), Column("units")]
+        core += [Column(title, form=".2g") for title in ("smallest", "median", "largest")]
+        core.append(Column(""))
+        rows: list[list[Cell]] = []
+        for name, second in self.second.items():
+            half = 0.5 * second
+            ends = map(float, (half.min(), half.median(), half.max()))
+            rows.append([name, len(half), *ends, self._mark(name)])
+        if self.chosen is not None:
+            core.append(Column("deleted"))
+            for row, gone in zip(rows, self.chosen.units.values(), strict=True):
+                row.append(len(gone))
+        shares = [Column(f"{share:.0%}", form=".2g") for share in SHARES]
+        curves = Table(
+            [Column("measured rise of the loss, deleted", kind="name"), *shares],
+            [
+                [f"by {rule}", *(deletion.measured_rise for deletion in curve)]
+                for rule, curve in self.curves.items()
+                if len(curve) == len(SHARES)
+            ],
+        )
         probes = self.settings.get("num_probes")
         note = (
             f"± is one standard error, from {probes} random probes per sample; in the table, of "
             "the median unit"
         )
-        return WeightTable("½ρ(j), the core of the rise", titles, rows, note if probes else "")
+        tables = [Table(core, rows), curves]
+        ending = self.ending(*([note] if probes else []))
+        return [*(table for table in tables if table.rows), *ending]
+
+    def _mark(self, name: str) -> str:
+        """Whether the values of a weight are exact, and otherwise what they are."""
+        if not self.settings.get("num_probes"):
+            return "exact" if self.exact[name] else self.settings.get("arithmetic", "ggn")
+        error = (self.stderr[name] / self.second[name]).nanmedian()  # dead units have none
+        return "ggn" if error.isnan() else f"ggn ±{float(error):.0%}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the terms between units, in plain types."""

@@ -8,16 +8,15 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ...ground.errors import SpiritlevelError, brief, suggestion
-from ...ground.need import need, number, one_of
+from ...ground.errors import SpiritlevelError, brief
+from ...ground.need import need_one_of, number
 
 Rule = Literal["joint", "curvature", "rise", "magnitude", "fisher", "random"]
 
 
 def check_rule(by: str, *, has_fisher: bool, has_pairs: bool) -> None:
     """Refuse a rule that is not known or has no numbers."""
-    known = get_args(Rule)
-    need("by", by, one_of(known), f"one of {', '.join(known)}", suggestion(by, known)[1:])
+    need_one_of("by", by, get_args(Rule))
     if by == "fisher" and not has_fisher:
         raise SpiritlevelError(
             "The 'by' argument can be 'fisher' only if the diagonal is known. Call pruning with "

@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor, nn
 
-from ...ground.errors import SpiritlevelError, suggestion
-from ...ground.need import need, one_of
-from ...records.measurements import Cost
+from ...ground.errors import SpiritlevelError
+from ...ground.need import need_one_of
+from ...records.content import Cell, Column, Part, Table
+from ...records.measurements import SAMPLING_ERROR, Cost
 from ...records.reading import UNSAVED, Misread, Plain, read_as, read_settings
-from ..changes import AbstractChanges, AbstractChoice, WeightTable, choice_text
+from ..changes import AbstractChanges, AbstractChoice, choice_text
 from .assignment import Assignment, size_budget
 from .rounding import Rounding
 
@@ -71,6 +72,7 @@ class Quantization(AbstractChanges[Plan]):
 
     CALLED: ClassVar = "the quantization"
     FORMAT: ClassVar = "spiritlevel-quantization-1"
+    STAYS: ClassVar = "not rounded"
 
     widths: list[Width]
     rounding: Rounding
@@ -151,9 +153,7 @@ class Quantization(AbstractChanges[Plan]):
 
     def _check_rule(self, by: str) -> None:
         """Refuse a rule that is not known or has no numbers."""
-        rules = get_args(Rule)
-        wanted, then = f"one of {', '.join(rules)}", suggestion(by, rules)[1:]
-        need("by", by, one_of(rules), wanted, then, of="plan")
+        need_one_of("by", by, get_args(Rule), of="plan")
         if by == "joint" and self.gram is None:
             raise SpiritlevelError(
                 "The 'by' argument of plan can be 'joint' only where the terms between weights are "
@@ -227,17 +227,41 @@ class Quantization(AbstractChanges[Plan]):
         """One weight at one width."""
         return self.rounding.round(weight, bits, transposed=name in self.transposed)
 
-    def table(self, *, with_chosen: bool = False) -> WeightTable:
-        """The rise at every width, by weight."""
-        titles, rows = ["entries", *[f"{bits} bits" for bits in self.options]], {}
-        for name, size in self.sizes.items():
-            rises = [f"{self.of(name, bits).rise:.2g}" for bits in self.options]
-            rows[name] = [f"{size:,}", *rises]
-        if with_chosen and self.chosen is not None:
-            titles.append("best")
-            for name, bits in self.chosen.bits.items():
-                rows[name].append(str(bits))
-        return WeightTable("rise of the loss", titles, rows)
+    def describe(self) -> list[Part]:
+        """The rise at every width, by weight, and of the same width everywhere."""
+        columns = [Column("rise of the loss", kind="name"), Column("entries")]
+        columns += [Column(f"{bits} bits", form=".2g") for bits in self.options]
+        rows: list[list[Cell]] = [
+            [name, f"{size:,}", *(self.of(name, bits).rise for bits in self.options)]
+            for name, size in self.sizes.items()
+        ]
+        if self.chosen is not None:
+            columns.append(Column("best"))
+            for row, bits in zip(rows, self.chosen.bits.values(), strict=True):
+                row.append(bits)
+        uniforms = Table(
+            [
+                Column("everywhere"),
+                Column("bytes"),
+                Column("predicted rise", form=".3g"),
+                Column("±", SAMPLING_ERROR, form=".1g"),
+                Column("joint rise", "predicted with the terms between weights", form=".3g"),
+                Column("measured rise", form=".3g"),
+            ],
+            [
+                [
+                    f"{plan.mean_bits:g} bits",
+                    f"{plan.bytes:,}",
+                    plan.rise,
+                    plan.data_stderr,
+                    plan.joint_rise,
+                    plan.measured_rise,
+                ]
+                for plan in self.uniforms
+            ],
+        )
+        tables = [Table(columns, rows), uniforms.filled()]
+        return [*(table for table in tables if table.rows), *self.ending()]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Quantization:

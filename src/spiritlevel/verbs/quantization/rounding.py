@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...ground.errors import suggestion
-from ...ground.need import LARGEST, need, one_of
+from ...ground.need import LARGEST, need, need_one_of
 from ...records.reading import Plain
 
 Scheme = Literal["per_tensor", "per_channel", "per_group"]
@@ -43,12 +42,8 @@ class Rounding(Plain):
     ranges: Ranges = "mse"
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("scheme", self.scheme, get_args(Scheme)),
-            ("ranges", self.ranges, get_args(Ranges)),
-        ):
-            wanted, then = f"one of {', '.join(known)}", suggestion(value, known)[1:]
-            need(name, value, one_of(known), wanted, then, of="quantization")
+        need_one_of("scheme", self.scheme, get_args(Scheme), of="quantization")
+        need_one_of("ranges", self.ranges, get_args(Ranges), of="quantization")
         need(
             "group_size",
             self.group_size,

@@ -21,7 +21,7 @@ from spiritlevel.pages.figures.style import (
     title,
     y_label,
 )
-from spiritlevel.pages.fitted_line import fitted_line
+from spiritlevel.records.content import fitted_line
 
 from ...population.population import Population
 from ...population.storage.store import Store

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spiritlevel.measures import get, names
-from spiritlevel.pages.report.for_browsers import LINE
+from spiritlevel.pages.report.page import LINE
 from spiritlevel.records.content import Cell, CorrelationCell
 
 from ...population.outcome_names import TARGETS

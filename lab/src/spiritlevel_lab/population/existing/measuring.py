@@ -17,8 +17,8 @@ from spiritlevel.inputs.data.loading import in_batches, load_samples
 from spiritlevel.inputs.models.registry import build
 from spiritlevel.measures.setup import Setup
 from spiritlevel.model.batches import map_tensors
-from spiritlevel.verbs.landscape.fingerprints import of_tensors
-from spiritlevel.verbs.performance import performance
+from spiritlevel.verbs.landscape.cache import of_tensors
+from spiritlevel.verbs.measuring import performance
 
 from ..registry import read_task, task
 from ..run_results import MeasurementRow, RunResult

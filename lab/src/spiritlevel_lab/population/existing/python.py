@@ -17,7 +17,7 @@ from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.checkpoints import load_checkpoint
 from spiritlevel.measures.setup import Setup
 from spiritlevel.verbs import measuring as api
-from spiritlevel.verbs.landscape.fingerprints import of_data
+from spiritlevel.verbs.landscape.cache import of_data
 
 from ..executors.local import run_here
 from ..executors.progress import Watch

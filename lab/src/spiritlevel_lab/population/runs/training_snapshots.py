@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
-from spiritlevel.ground.files.torch_files import load_torch_file
+from spiritlevel.ground.files.reading import load_torch_file
 from spiritlevel.ground.version import __version__
-from spiritlevel.verbs.landscape.fingerprints import of_tensors
+from spiritlevel.verbs.landscape.cache import of_tensors
 
 from ..registry import is_own
 from ..run_results import EpochMeasurementRow, EpochRow, History

@@ -14,7 +14,8 @@ from torch.overrides import TorchFunctionMode
 from ....ground.errors import SpiritlevelError
 from ....model.convolutions import SPATIAL
 from ....model.model_state import twice_differentiable
-from .normalizations import batch_norm, instance_norm, layer_norm
+from .cross_entropies import binary_cross_entropy_with_logits, cross_entropy
+from .normalizations import batch_norm, instance_norm, layer_norm, weight_norm
 from .weight_gradients import convolve, linear
 
 
@@ -23,8 +24,10 @@ def thrice_differentiable() -> Iterator[None]:
     """Compute a loss in this block to differentiate it three times. Its value is the same.
 
     Batch, instance and layer normalization are written out, because the third derivative of torch's
-    own is wrong; attention, because its fused kernels have no second derivative. Convolutions,
-    linear layers and ReLU are recorded in forms that are cheaper to differentiate.
+    own is wrong; weight_norm, because its second one is; attention, because its fused kernels have
+    no second derivative; cross-entropies, because the derivatives of torch's own lose their digits
+    in confident networks. Convolutions, linear layers and ReLU are recorded in forms that are
+    cheaper to differentiate.
     """
     with twice_differentiable(), _Substitutes():
         yield
@@ -74,12 +77,15 @@ class _Gate(torch.autograd.Function):
 
 
 _SUBSTITUTES: dict[Any, Any] = {
+    F.binary_cross_entropy_with_logits: binary_cross_entropy_with_logits,
+    F.cross_entropy: cross_entropy,
     F.batch_norm: batch_norm,
     F.instance_norm: instance_norm,
     F.layer_norm: layer_norm,
     F.linear: linear,
     F.relu: relu,
     torch.relu: relu,
+    torch._weight_norm: weight_norm,
 }
 
 
@@ -103,7 +109,7 @@ class _Substitutes(TorchFunctionMode):
 def check_graph(loss: Tensor, *, third: bool) -> list[Any]:
     """The functions of this loss whose weight gradients can be deferred.
 
-    Raises SpiritlevelError if torch would differentiate it wrongly the `third` time.
+    Raises SpiritlevelError if torch would differentiate it wrongly, for example the `third` time.
     """
     functions: list[Any] = []
     seen, stack = set(), [loss.grad_fn]
@@ -114,9 +120,10 @@ def check_graph(loss: Tensor, *, third: bool) -> list[Any]:
         seen.add(node)
         name = node.name()
         batch_norm = "BatchNormBackward" in name and getattr(node, "_saved_training", True)
-        if third and (batch_norm or "LayerNormBackward" in name):
+        weight_norm = "WeightNormInterface" in name  # wrong the second time already
+        if weight_norm or (third and (batch_norm or "LayerNormBackward" in name)):
             raise SpiritlevelError(
-                "The loss must be differentiated three times, and torch does that wrongly for "
+                "The loss must be differentiated several times, and torch does that wrongly for "
                 f"normalizations. Got a loss that was computed with one ({name}). Compute it "
                 "inside `with penalty.shared_forward():` or `with thrice_differentiable():`, which "
                 "write them out, or use penalty(x, y), which does so itself."

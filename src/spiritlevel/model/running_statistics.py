@@ -1,14 +1,18 @@
-"""Forward passes that do not change the running statistics of normalization layers."""
+"""Normalization by the statistics of the batch, and passes that do not record them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, MutableSet
+from collections.abc import Callable, Collection, Iterator, MutableSet
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
+
+from ..ground.errors import SpiritlevelError
+
+STATISTICS = {"running_mean", "running_var"}  # buffers by which a normalization is known
 
 
 @contextlib.contextmanager
@@ -56,6 +60,40 @@ def untouched_statistics(models: MutableSet[nn.Module]) -> Iterator[None]:
             module.track_running_stats = True  # type: ignore[assignment]
         for module, buffers in instance_norms.items():
             module._buffers.update(buffers)
+
+
+def normalizing_by_batch(model: nn.Module) -> list[nn.Module]:
+    """The layers in train mode that would use running statistics in eval mode.
+
+    >>> trained, fixed = nn.BatchNorm1d(2), nn.BatchNorm1d(2).eval()
+    >>> normalizing_by_batch(nn.Sequential(trained, fixed, nn.ReLU())) == [trained]
+    True
+    """
+    return [m for m in model.modules() if m.training and _held(m) >= STATISTICS]
+
+
+@contextlib.contextmanager
+def batch_statistics(layers: Collection[nn.Module]) -> Iterator[None]:
+    """These layers, which are in eval mode, normalize by the batch in the block."""
+    try:
+        for layer in layers:
+            layer.training = True
+        with untouched_statistics(set(layers)) if layers else contextlib.nullcontext():
+            yield
+    except ValueError as error:
+        if not layers or "more than 1 value per channel" not in str(error):
+            raise
+        raise SpiritlevelError(
+            "A batch that a network normalizes by must have more than one sample. Got one sample. "
+            "Pass a loader with drop_last=True, or other 'num_samples'."
+        ) from error
+    finally:
+        for layer in layers:
+            layer.training = False
+
+
+def _held(module: nn.Module) -> set[str]:
+    return {name for name, buffer in module._buffers.items() if buffer is not None}
 
 
 def _copies(buffers: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
