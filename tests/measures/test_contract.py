@@ -114,12 +114,23 @@ def test_every_known_move_is_made():
 def test_a_move_keeps_the_function_and_changes_the_weights_or_the_cut(move, network, biases):
     before, after = before_and_after(move, network, biases=biases)
     x = before.inputs()
-    torch.testing.assert_close(after.model(x), before.model(x), rtol=1e-10, atol=1e-12)
+    now, then = (p.model(x) for p in (after, before))
+    if move == "logit_shift":
+        assert not torch.allclose(now, then, rtol=0.1)
+        now, then = now.log_softmax(dim=1), then.log_softmax(dim=1)
+    torch.testing.assert_close(now, then, rtol=1e-10, atol=1e-12)
     if move == "batch_split":
         assert [len(y) for _, y in after.data] != [len(y) for _, y in before.data]
         return
-    apart = {"batchnorm_absorb": ("0", "3")}.get(move, ("0.value", "0.out"))
-    layers = {layer for pair in before.pairs for layer in pair} or apart
+    heads = {"relu_mlp": "4", "relu_convnet": "5"}
+    apart = {
+        "batchnorm_absorb": ("0", "3"),
+        "batchnorm_fold": ("0", "1", "3", "4"),
+        "logit_shift": (heads.get(network),),
+        "free_shift": ("0", "2"),
+    }
+    chained = {layer for pair in before.pairs for layer in pair} or ("0.value", "0.out")
+    layers = apart.get(move, chained)
     for layer in layers:
         then, now = (p.model.get_submodule(layer).weight for p in (before, after))
         assert not torch.allclose(then, now, rtol=0.1)

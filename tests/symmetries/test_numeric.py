@@ -77,29 +77,43 @@ def test_moves_keep_the_function_and_the_model(name):
         for kind in set(FUNCTION_PRESERVING) & set(found.moves):
             move = found.moves[kind]
             # downwards, what ε leaves differs from sample to sample
-            for towards in (UP,) if move.remainder else move.towards:
-                now = move.apply(model, torch.Generator().manual_seed(2), towards)(others)
-                apart = float((now - then).abs().max() / then.abs().max())
-                assert apart < max(1e-9, move.remainder), kind
+            for variant in move.variants:
+                for towards in (UP,) if move.remainder else move.towards:
+                    now = variant.apply(model, torch.Generator().manual_seed(2), towards)(others)
+                    apart = float((now - then).abs().max() / then.abs().max())
+                    assert apart < max(1e-9, move.remainder), kind
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key]), key
 
 
-# Without moves, counted by hand: the mean that a norm takes away, from a column or the bias at a
-# time; of a GRU, the biases that are added up in two of its gates; the update of low rank, which
-# the weight it is added to can take over.
-LEFT = {"layer_norm": 4 + 1, "group_norm": 2 * (4 + 1), "gru": 2 * 4, "low_rank": 2 * 4 + 2 * 5 - 4}
+# What can be added, counted by hand: the number of vectors, by their shape. The mean that a norm
+# takes away, from a column or from the bias; of a GRU, the biases that are added up in two of its
+# gates; a bias behind a gain and the last one, and what moves the logits alike through the blocks;
+# the update of low rank, which the weight it is added to can take over.
+ADDED = {
+    "layer_norm": {(4,): 1, (): 1},
+    "group_norm": {(4,): 2, (): 2},
+    "gru": {(): 2 * 4},
+    "layer_scale": {(): 4, (5,): 1},
+    "low_rank": {(5,): 2, (4,): 2},
+}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_no_move_covers_is_counted(name):
-    text = found_of(name)[2].unexplored
-    if name == "layer_scale":  # linear maps in a row: biases, and more that is hard to count
-        assert "further directions" in text
-    elif name in LEFT:
-        assert text.startswith(f"{LEFT[name]} further directions")
-    else:
-        assert text == ""
+def test_what_can_be_added_is_as_by_hand(name):
+    found = found_of(name)[2].moves
+    added: dict[tuple[int, ...], int] = {}
+    for variant in found["free_shift"].variants if "free_shift" in found else ():
+        for group in variant.groups:
+            added[group.shape] = added.get(group.shape, 0) + group.width
+    assert added == ADDED.get(name, {})
+    assert "logit_shift" not in found  # nobody said that a softmax follows
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_direction_belongs_to_a_move(name):
+    """None of all directions in the weights that keep the outputs is left over."""
+    assert found_of(name)[2].unexplored == ""
 
 
 def test_a_norm_notices_what_is_small():

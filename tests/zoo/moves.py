@@ -192,6 +192,7 @@ class Net:
     rescale: int = 0
     permute: int = 0
     absorb: int = 0
+    fold: int = 0
     attention: int = 0
     vocabulary: int = 0
 
@@ -220,6 +221,7 @@ class Net:
             "neuron_rescale": self.rescale,
             "unit_permute": self.permute,
             "batchnorm_absorb": self.absorb,
+            "batchnorm_fold": self.fold,
             "attention_rescale": self.attention,
         }
         return {name: count for name, count in named.items() if count}
@@ -294,8 +296,11 @@ NETS = {
         (4,),
         permute=1,
         absorb=1,
+        fold=1,
     ),
-    "resnet18": Net(lambda: resnet18(width=8), (3, 16, 16), rescale=12, permute=12, absorb=20),
+    "resnet18": Net(
+        lambda: resnet18(width=8), (3, 16, 16), rescale=12, permute=12, absorb=20, fold=20
+    ),
     "two_readers": Net(TwoReaders, (3,), rescale=1, permute=1),
     "concatenated": Net(Concatenated, (2, 6), rescale=2, permute=2),
     "shared_weight": Net(SharedWeight, (4,)),

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from command_line import run as command
-from population.tiny_study import tiny
+from population.tiny_study import seal, tiny
 from spiritlevel_lab import Store, run
 from spiritlevel_lab.population.export import export
 
@@ -39,6 +39,7 @@ def test_exported_tables_hold_no_formulas(tmp_path):
         claimed = store.rows("runs")[0]["id"]
         store._connection.execute("UPDATE runs SET error = '=HYPERLINK(1)', outcome = '-2+3'")
         store._connection.execute("UPDATE measurements SET layer = '+' || layer WHERE layer != ''")
+        seal(tmp_path / "store")
         paths = export(store, tmp_path / "tables")
     tables = [pathlib.Path(path).read_text().splitlines() for path in paths]
     cells = [text for table in tables for row in csv.reader(table) for text in row]

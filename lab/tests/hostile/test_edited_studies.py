@@ -10,7 +10,7 @@ import sqlite3
 import pytest
 
 from hostile.edits import damages, edits, planned_edits
-from population.tiny_study import tiny
+from population.tiny_study import seal, tiny
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel_lab import Store, Study, resume, run
 from spiritlevel_lab.population import control
@@ -153,6 +153,8 @@ def edited(original: pathlib.Path, folder: pathlib.Path, statement: str, *values
                 connection.execute(statement, values)
         except sqlite3.Error:
             return False
+    with contextlib.suppress(sqlite3.Error):
+        seal(folder)  # whoever edits it on purpose does that too
     return True
 
 

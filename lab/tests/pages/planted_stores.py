@@ -9,6 +9,7 @@ from spiritlevel.measures import names as catalogue
 from spiritlevel.pages.report.page import chart_of, intervals_apart
 from spiritlevel.records.content import Chart, Figure, Page, Table
 from spiritlevel_lab import Store, Study
+from spiritlevel_lab.population.storage import checksums
 
 MACHINE = {"host": "here", "device": "a chip", "torch": "2.0", "python": "3.11", "threads": 1}
 
@@ -74,6 +75,7 @@ def planted(
         )
         write("INSERT INTO epochs VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)", rows)
         write("INSERT INTO measurements VALUES (?, ?, ?, ?, NULL, NULL, 1, 'ok', '')", numbers)
+        checksums.seal_all(store._connection)
     return store
 
 

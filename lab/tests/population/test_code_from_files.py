@@ -9,13 +9,15 @@ import sys
 import textwrap
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import fresh
 import spiritlevel as sl
 import spiritlevel_lab
-from population.tiny_study import tiny
+from population.tiny_study import seal, tiny
 from spiritlevel.cli.app import app
-from spiritlevel.ground import user_code
+from spiritlevel.ground import plugins, user_code
 from spiritlevel.inputs.models import build
 from spiritlevel_lab import RunSettings, Store, Study, execute, resume, run
 from spiritlevel_lab.population import control
@@ -255,6 +257,7 @@ def test_a_received_store_asks_first_whatever_its_tables_say(here):
         text = json.dumps(hostile)
         id_ = RunSettings.from_json(text, "{}").id
         connection.execute("UPDATE runs SET settings = ?, id = ?", (text, id_))
+    seal(here / "store")
     for how in ({}, {"workers": 2}, {"executor": "vmap"}):
         with pytest.raises(user_code.CodeNotAllowed, match="'subprocess:call'"):
             resume(here / "store", **how)
@@ -276,6 +279,111 @@ def test_code_inside_a_received_store_asks_first_even_in_that_folder(here, monke
         resume(here)
     with resume(here, allow_code=True) as store:
         assert store.counts().done == 1
+
+
+CANARY = "open('ran', 'a').write('x')\n" + textwrap.dedent(OWN)
+PLACES = {  # of a study or store, and of the code that came with it, in the working folder
+    "in the store": ("received", "received/evil.py", "received.evil:make"),
+    "in the package around": ("received", "received/__init__.py", "received.evil:make"),
+    "beside the store": ("pack/received", "pack/evil.py", "pack.evil:make"),
+    "elsewhere in what was unpacked": (
+        "pack/a/received",
+        "pack/code/evil.py",
+        "pack.code.evil:make",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", list(PLACES))
+@pytest.mark.parametrize("how", ["store", "study"])
+def test_code_that_came_with_a_study_does_not_even_get_imported(here, place, how):
+    folder, file, name = PLACES[place]
+    if how == "store":
+        Store.create(here / folder, tiny(**ONE, model=name)).close()
+        arguments = ["study", "resume", folder]
+    else:
+        (here / folder).mkdir(parents=True)
+        (here / folder / "study.yaml").write_text(json.dumps(tiny(**ONE, model=name).to_dict()))
+        arguments = ["study", "run", f"{folder}/study.yaml", "--out", "out"]
+    if place == "in the package around":
+        write(here / "received" / "evil.py", OWN)
+    write(here / file, CANARY)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert "give --allow-code" in result.output
+    assert not list(here.rglob("ran"))
+    result = CliRunner().invoke(app, [*arguments, "--allow-code"])  # the canary sings
+    assert result.exit_code == 0, result.output
+    assert (here / "ran").exists()
+
+
+def test_code_of_the_project_runs_for_a_study_in_a_folder_of_it(here):
+    write(here / "nets.py", OWN)
+    write(here / "package" / "nets.py", OWN)
+    (here / "studies").mkdir()
+    for name in ("nets:make", "package.nets:make"):
+        path = here / "studies" / "mine.yaml"
+        path.write_text(json.dumps(tiny(**ONE, model=name).to_dict()))
+        out = f"runs/{name.partition(':')[0]}"
+        result = CliRunner().invoke(app, ["study", "run", str(path), "--out", out])
+        assert result.exit_code == 0, result.output
+
+
+def test_a_script_is_not_run_to_see_that_it_has_no_such_function(here):
+    write(here / "deploy.py", "open('ran', 'a').write('deployed')")
+    with pytest.raises(sl.SpiritlevelError, match="was read, and not imported"):
+        control.check(tiny(**ONE, model="deploy:main"))
+    assert not (here / "ran").exists()
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root gives files away")
+def test_code_of_another_user_in_a_shared_folder_is_refused(here):
+    write(here / "evil.py", CANARY)
+    os.chown(here / "evil.py", 12345, -1)
+    assert "belongs to another user" in refused(tiny(**ONE, model="evil:make"))
+    assert not (here / "ran").exists()
+    os.chown(here, 12345, -1)  # root works in the folder of that user
+    control.check(tiny(**ONE, model="evil:make"))
+
+
+def test_a_table_of_networks_brings_no_code_along(here):
+    write(here / "received" / "evil.py", CANARY)
+    torch.save(build("mlp", hidden=(4,)).state_dict(), here / "received" / "a.pt")
+    (here / "received" / "table.csv").write_text("checkpoint,model\na.pt,received.evil:make\n")
+    arguments = ["study", "measure", "received/table.csv", "--data", "digits", "--out", "out"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert "give --allow-code" in result.output
+    assert not (here / "ran").exists()
+
+
+def test_a_folder_does_not_install_itself_by_being_worked_in(here):
+    for module in ("yaml", "typer", "rich", "evil"):
+        write(here / f"{module}.py", CANARY)
+    info = here / "evil-1.dist-info"
+    groups = ("commands", "pages", "studies", "measures")
+    named = "\n".join(f"[spiritlevel.{each}]\nevil = evil:app" for each in groups)
+    write(info / "entry_points.txt", named)
+    write(info / "METADATA", "Name: evil\nVersion: 1")
+    Store.create(here, tiny(**ONE)).close()
+    done = subprocess.run(
+        [sys.executable, "-m", "spiritlevel", "study", "status", "."],
+        env=os.environ | {"PYTHONPATH": fresh.PATH},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "0 of 1 runs done" in done.stdout
+    assert not (here / "ran").exists()
+
+
+def test_the_working_folder_on_the_path_installs_nothing(here, monkeypatch):
+    write(here / "evil-1.dist-info" / "entry_points.txt", "[spiritlevel.studies]\nevil = evil")
+    for place in (str(here), ""):
+        monkeypatch.setattr(sys, "path", [place, *sys.path])
+        assert "evil" not in {point.module for point in plugins.points("spiritlevel.studies")}
+    monkeypatch.setattr(sys, "path", [str(here), str(here), *sys.path])  # as PYTHONPATH names it
+    assert "evil" in {point.module for point in plugins.points("spiritlevel.studies")}
 
 
 def test_allow_code_runs_it(here, monkeypatch):

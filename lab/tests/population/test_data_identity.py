@@ -10,7 +10,7 @@ import numpy
 import pytest
 
 import spiritlevel as sl
-from population.tiny_study import lasting, tiny
+from population.tiny_study import lasting, seal, tiny
 from spiritlevel_lab import Store, execute, resume, run
 from spiritlevel_lab.population.data_identity import content
 from spiritlevel_lab.population.runs import training_snapshots
@@ -78,6 +78,7 @@ def test_a_store_without_an_entry_is_not_checked_and_gets_one(begun):
     with sqlite3.connect(begun / "runs.sqlite") as connection:
         connection.execute("DELETE FROM meta WHERE key = 'data'")
     connection.close()
+    seal(begun)
     now = write(begun.parent / "identity.npz", seed=1)
     with resume(begun) as store:
         assert store.counts().done == 3

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from spiritlevel.records.reading import UNSAVED
 from spiritlevel_lab import Study
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.settings.interventions import InterventionSettings
@@ -23,7 +24,7 @@ SECTIONS = (
     TrainingSettings,
     MeasureSettings,
 )
-STUDY = [field.name for field in dataclasses.fields(Study)]
+STUDY = [field.name for field in dataclasses.fields(Study) if field.metadata != UNSAVED]
 GUIDE = (pathlib.Path(__file__).parents[3] / "docs" / "studies.md").read_text("utf-8")
 ROWS = "\n".join(line.partition(" | ")[0] for line in GUIDE.splitlines() if line.startswith("| `"))
 

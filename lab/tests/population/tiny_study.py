@@ -1,8 +1,10 @@
 """A study of a second, what of its store must not depend on how it was run, and workers for it."""
 
+import contextlib
 import os
 import pathlib
 import signal
+import sqlite3
 import sys
 
 from spiritlevel.cli.app import app
@@ -10,6 +12,7 @@ from spiritlevel.ground.files import write_atomically
 from spiritlevel_lab import Store, Study
 from spiritlevel_lab.population.executors import local, vmap
 from spiritlevel_lab.population.executors.progress import ProgressReporter
+from spiritlevel_lab.population.storage import checksums
 
 TABLES = ("runs", "epochs", "measurements", "epoch_measurements")
 FREE = ("worker", "heartbeat", "attempt", "deaths", "started", "finished", "seconds")
@@ -40,6 +43,19 @@ def lasting(folder) -> dict:
         found["weights"] = [store.checkpoint(id_).read_bytes() for id_ in done]
         found["files"] = sorted(file.name for file in (store.folder / "checkpoints").iterdir())
     return found
+
+
+def seal(folder) -> None:
+    """What a test wrote into a store counts as what the store wrote."""
+    with contextlib.closing(sqlite3.connect(folder / "runs.sqlite")) as connection, connection:
+        checksums.seal_all(connection)
+
+
+def without_checksums(folder) -> None:
+    """Take a store back to the format before checksums."""
+    with contextlib.closing(sqlite3.connect(folder / "runs.sqlite")) as connection, connection:
+        connection.execute("DROP TABLE checksums")
+        connection.execute("PRAGMA user_version = 2")
 
 
 def workspace(folder: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from ..math.student import t_quantile
 
 MANY_DRAWS = 32  # from which the usual interval is good enough
+NEGLIGIBLE = 0.25  # of another sampling error: where probes hide one, it is about theirs or less
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Estimate:
     value: float
     variance: float = 0.0
     dof: float = math.inf
-    data_variance: float | None = None  # of the sampling error; None if unknown
+    data_variance: float | None = None  # of the sampling error; None: unknown, or hidden by probes
     drawn: bool = False  # whether random draws are part of it
 
     @property
@@ -82,17 +83,34 @@ class Estimate:
         """The sum of two parts with independent probes on the same data.
 
         How the sampling errors are correlated is unknown; they are added as if fully correlated.
+        One that probes hide counts as none where even theirs would be negligible.
         """
         variance = self.variance + other.variance
         spread = sum(e.variance**2 / e.dof for e in (self, other) if e.variance)
-        data = None
-        if self.data_stderr is not None and other.data_stderr is not None:
-            data = (self.data_stderr + other.data_stderr) ** 2
+        first, second = self._data_beside(other), other._data_beside(self)
+        data = None if first is None or second is None else (first + second) ** 2
         # Welch and Satterthwaite
         dof = variance**2 / spread if 0.0 < spread < math.inf else math.inf
         return Estimate(
             self.value + other.value, variance, dof, data, drawn=self.drawn or other.drawn
         )
+
+    def _data_beside(self, other: Estimate) -> float | None:
+        """The sampling error, as far as it matters beside that of another part."""
+        if self.data_stderr is None and self.drawn and other.data_stderr is not None:
+            return 0.0 if self.stderr <= NEGLIGIBLE * other.data_stderr else None
+        return self.data_stderr
+
+    def with_data_error(self, one: Estimate, other: Estimate, direct: Estimate) -> Estimate:
+        """This sum of two parts with the sampling error of a `direct` estimate of it.
+
+        As far as the parts allow that: it lies between the difference and the sum of theirs.
+        """
+        first, second = one._data_beside(other), other._data_beside(one)
+        if first is None or second is None or direct.data_stderr is None:
+            return self
+        between = min(max(direct.data_stderr, abs(first - second)), first + second)
+        return dataclasses.replace(self, data_variance=between**2)
 
     def scaled(self, factor: float) -> Estimate:
         """The estimate of `factor` times the value."""

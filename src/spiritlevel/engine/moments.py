@@ -70,12 +70,16 @@ class Moments:
         """
         if self.count < 2:
             return None
-        c = self.combination(names, factors)
-        value = float(c @ self.sums) / self.total_weight
-        # Σ_n (v_n − value·w_n)², the residuals of the ratio estimate
-        squares = float(c @ self.products @ c)
-        squares += -2 * value * float(c @ self.with_weights) + value**2 * float(self.weights[1])
+        names, factors = list(names), None if factors is None else list(factors)
+        # the residuals of the ratio estimate
+        squares = self.spread(names, factors, self.mean(names, factors))
         return math.sqrt(max(squares, 0.0) * self.count / (self.count - 1)) / self.total_weight
+
+    def spread(self, names: Iterable[str], factors: Iterable[float] | None, value: float) -> float:
+        """Σ_n (v_n − value·w_n)² for the rows v with these factors."""
+        c = self.combination(names, factors)
+        squares = float(c @ self.products @ c) - 2 * value * float(c @ self.with_weights)
+        return squares + value**2 * float(self.weights[1])
 
     def combination(self, names: Iterable[str], factors: Iterable[float] | None) -> Tensor:
         """A vector with each name's factor in its row."""
@@ -84,3 +88,19 @@ class Moments:
         values = [1.0] * len(rows) if factors is None else list(factors)
         c[rows] = torch.tensor(values, dtype=c.dtype, device=c.device)
         return c
+
+
+def without_noise(total: float, noise: float, *, count: int, dof: float) -> float | None:
+    """The variance between `count` numbers, `noise` of which is their own; None if that hides it.
+
+    `noise` is known from `dof` degrees of freedom. A difference that is no larger than its own
+    error may well be due to chance, and says nothing.
+
+    >>> without_noise(3.0, 1.0, count=65, dof=64), without_noise(1.1, 1.0, count=65, dof=64)
+    (2.0, None)
+    """
+    rest = total - noise
+    if noise <= 0.0:
+        return max(rest, 0.0)
+    error = 2 * noise * (noise + 2 * rest) / (count - 1) + 2 * noise**2 / dof
+    return rest if rest > 0.0 and rest**2 > error else None

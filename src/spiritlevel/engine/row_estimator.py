@@ -65,7 +65,9 @@ class RowEstimator:
                 text = f"{text}; {missed(rows.draws(), asked, estimate)}"
         if status is Status.OK and estimate.exact and (doubt := self._doubt(factors)):
             status, text = Status.UNCONFIRMED, f"{_how(rows, factors)}, but not confirmed: {doubt}"
-        text = "; ".join(part for part in (text.rstrip("."), _tied_text(rows, factors)) if part)
+        hidden = hidden_text(self.workspace, estimate)
+        notes = (text.rstrip("."), hidden, _tied_text(rows, factors))
+        text = "; ".join(note for note in notes if note)
         return RowEstimate(estimate, "Hessian", status, text, self.cost)
 
     def _doubt(self, factors: Factors) -> str:
@@ -156,6 +158,12 @@ def _tied_text(rows: RowProbing, factors: Factors) -> str:
     if not names:
         return ""
     return f"{names[0]!r} is also {tied[names[0]]!r} (tied): one weight, both uses counted"
+
+
+def hidden_text(workspace: Workspace, estimate: Estimate) -> str:
+    """The remark that the sampling error cannot be told from that of the probes, if so."""
+    hidden = estimate.drawn and estimate.data_variance is None and workspace.num_samples > 1
+    return "no ± data: the noise of the probes hides it" if hidden else ""
 
 
 def _uncertified_text(rows: RowProbing, names: Sequence[str]) -> str:

@@ -248,16 +248,25 @@ class RowProbing:
 
     def estimate(self, factors: Factors) -> Estimate:
         """Σ over rows of factor × value, from the sweep and the probes so far."""
-        probed = self.of_probed(factors)
-        swept = dict(factors)
-        if self.probes is not None and self.operator == "hessian":
+        parts = self._parts(factors, self.operator)
+        if len(parts) == 1:
+            return parts[0]
+        whole = parts[0] + parts[1]
+        if self.operator == "residual" and "hessian" in self._probes.operators:
+            direct = sum(self._parts(factors, "hessian"), start=Estimate(0.0, data_variance=0.0))
+            return whole.with_data_error(parts[0], parts[1], direct)
+        return whole
+
+    def _parts(self, factors: Factors, operator: Operator) -> list[Estimate]:
+        """What the sweep and the probes of an operator give."""
+        swept, probed, parts = factors, self.of_probed(factors), []
+        if self.probes is not None and operator == "hessian":
             swept = {row: factor for row, factor in factors.items() if row not in probed}
-        parts = []
         if swept:
             parts.append(self.workspace.sweep_estimate(self.kind, swept))
         if probed and self.probes is not None:
-            parts.append(self.probes.estimate(self.operator, probed))
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+            parts.append(self.probes.estimate(operator, probed))
+        return parts
 
 
 class RowDraws(AbstractDraws):

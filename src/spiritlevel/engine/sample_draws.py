@@ -18,7 +18,7 @@ from torch import Tensor
 from ..model.distributed import Processes
 from ..model.surface import Surface
 from .estimate import Estimate, estimates_of_columns
-from .sweep.sums import Factors, RowSums, mean_estimate
+from .sweep.sums import Factors, RowSums, data_variance, mean_estimate
 
 BOUNDS = (0.5, 4.0)  # between the groups, relative to the mean curvature
 EQUAL = 0.1  # part of the probes that all samples get alike
@@ -166,14 +166,14 @@ class SampleDraws:
 
     def estimate(self, factors: Factors) -> Estimate:
         """Σ over rows of factor × value."""
-        first = mean_estimate([(count, s.estimate(factors, count)) for count, s in self.parts])
-        if self.groups is None:
-            return first
+        groups = [self.parts] if self.groups is None else self.by_group
+        groups = [parts for parts in groups if parts[0][1].between.total_weight]
         whole = self.parts[0][1].between.total_weight
         estimates = []
-        for parts in self.by_group:
+        for parts in groups:
+            of_parts = [(count, sums.estimate(factors, count)) for count, sums in parts]
             weight = parts[0][1].between.total_weight
-            if weight:
-                of_parts = [(count, sums.estimate(factors, count)) for count, sums in parts]
-                estimates.append((weight / whole, mean_estimate(of_parts)))
-        return dataclasses.replace(joined(estimates), data_variance=first.data_variance)
+            estimates.append((weight / whole, mean_estimate(of_parts)))
+        found = joined(estimates)
+        data = data_variance(groups, factors, found)
+        return dataclasses.replace(found, data_variance=data)

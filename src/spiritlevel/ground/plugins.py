@@ -13,6 +13,7 @@ For "spiritlevel.commands" the entry point is the command itself, under its name
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import metadata
 from typing import Any, Literal
@@ -47,8 +48,23 @@ def points(group: Group) -> tuple[metadata.EntryPoint, ...]:
     """The entry points of the group, of all installed packages; nothing is imported for it."""
     path = tuple(sys.path)
     if _found.get(group, ((),))[0] != path:  # searching is slow
-        _found[group] = path, tuple(metadata.entry_points(group=group))
+        installed = metadata.distributions(path=_of_packages(path))
+        every = (point for each in installed for point in each.entry_points)
+        # A package may lie in two places of the path: its entry points count once.
+        unique = {(point.name, point.value): point for point in every if point.group == group}
+        _found[group] = path, tuple(unique.values())
     return _found[group][1]
+
+
+def _of_packages(path: tuple[str, ...]) -> list[str]:
+    """Where packages are installed: not the folder that somebody happens to work in.
+
+    `python -m` puts that folder first, and a downloaded one may say of itself that it is installed.
+    It counts if something else, such as PYTHONPATH or a .pth file, names it once more.
+    """
+    first, *others = path or ("",)
+    named = [place for place in others if place]
+    return named if first in ("", os.getcwd()) else [first, *named]
 
 
 def load_point(point: metadata.EntryPoint) -> Any:

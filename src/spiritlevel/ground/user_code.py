@@ -6,6 +6,7 @@ may have been written by somebody else, so `check_origin` first asks where the c
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import importlib.util
@@ -15,16 +16,19 @@ import pathlib
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator
-from importlib import machinery, metadata
+from collections.abc import Iterable, Iterator
+from importlib import machinery
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from . import plugins
 from .errors import SpiritlevelError, brief, suggestion
 
 OWN = __name__.partition(".")[0]
-GROUPS = ("spiritlevel.measures", "spiritlevel.studies")  # entry points that name modules
+# entry points that name modules
+GROUPS: tuple[plugins.Group, ...] = ("spiritlevel.measures", "spiritlevel.studies")
 
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _imported_in: dict[str, str] = {}  # top-level modules, and the working folder at that time
 
 
@@ -47,12 +51,9 @@ def imported(name: str, *, what: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        public = [other for other in vars(module) if not other.startswith("_")]
         origin = getattr(module, "__file__", None) or module.__name__
-        raise SpiritlevelError(
-            f"The module {module_name!r} of the {what} {name!r} has no {attribute!r}."
-            f"{suggestion(attribute, public, most=3)} It was imported from {origin!r}."
-        ) from None
+        where = f"It was imported from {origin!r}."
+        raise _has_no(name, vars(module), what=what, where=where) from None
 
 
 def split(name: str, *, what: str) -> tuple[str, str]:
@@ -101,14 +102,27 @@ def _import(name: str, module_name: str, what: str) -> ModuleType:
     except ModuleNotFoundError as error:
         # Only if the module itself, or a package it is in, is what could not be found.
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise SpiritlevelError(
-                f"The module {error.name!r} of the {what} {name!r} cannot be found in "
-                f"{os.getcwd()!r} or among the installed packages. Run from the folder that "
-                "contains it, with dots between folders and without '.py'."
-            ) from error
+            raise _cannot_be_found(error.name, name, what) from error
         raise _import_failed(name, module_name, what, error) from error
     except (Exception, SystemExit) as error:  # a script without a main guard may end the process
         raise _import_failed(name, module_name, what, error) from error
+
+
+def _cannot_be_found(module_name: str, name: str, what: str) -> SpiritlevelError:
+    return SpiritlevelError(
+        f"The module {module_name!r} of the {what} {name!r} cannot be found in {os.getcwd()!r} or "
+        "among the installed packages. Run from the folder that contains it, with dots between "
+        "folders and without '.py'."
+    )
+
+
+def _has_no(name: str, names: Iterable[str], *, what: str, where: str) -> SpiritlevelError:
+    module_name, attribute = split(name, what=what)
+    public = [other for other in names if not other.startswith("_")]
+    return SpiritlevelError(
+        f"The module {module_name!r} of the {what} {name!r} has no {attribute!r}."
+        f"{suggestion(attribute, public, most=3)} {where}"
+    )
 
 
 def _import_failed(
@@ -128,8 +142,8 @@ def check_origin(
 ) -> None:
     """Refuse code unless it was written in the working folder, or an entry point names its module.
 
-    Nothing is imported before its place is known. A function must be written there too: a module
-    that only passes on `os.system` does not make it the user's function.
+    Nothing is imported before the place of every file that runs is known. A function must be
+    written there too: a module that only passes on `os.system` does not make it the user's.
 
     Args:
         name: as 'module:attribute'.
@@ -137,16 +151,19 @@ def check_origin(
         base: the class that a class must derive from; None allows functions only.
         own: the package that asks. Its entry points vouch for what it registers, and for no other
             function of it.
-        received: a folder that may come from somebody else, such as a store's. Code in it is
-            refused even if it is the working folder.
+        received: the file of a study, or the folder of a store, that may come from somebody else.
+            Code that may have come with it is refused.
     """
-    module_name, _ = split(name, what=what)
+    module_name, attribute = split(name, what=what)
     _forget_other_folders(module_name)
     area = _area(module_name, own)
     if area is None:
         if not _exists(module_name):
             imported(name, what=what)  # which says best what is missing
         raise _not_allowed(name, what, f"the module {module_name!r} is not in {os.getcwd()!r}")
+    for file in _files_that_run(name, module_name, what):
+        _check_place(file, name, what, area=area, received=received)
+    _check_defined(name, module_name, attribute, what)
     thing = _unwrapped(imported(name, what=what))
     if isinstance(thing, FunctionType):
         file = pathlib.Path(thing.__code__.co_filename).resolve()
@@ -158,10 +175,72 @@ def check_origin(
         raise _not_allowed(name, what, f"it is a class that does not derive from {base.__name__}")
     else:  # a network's class is harmless wherever it was written
         file = pathlib.Path(getattr(sys.modules[module_name], "__file__", None) or area).resolve()
-    if not _is_in(file, area) or (area == pathlib.Path.cwd().resolve() and _is_installed(file)):
+    _check_place(file, name, what, area=area, received=received)
+
+
+def _check_place(
+    file: pathlib.Path, name: str, what: str, *, area: pathlib.Path, received: pathlib.Path | None
+) -> None:
+    """Refuse a file outside the area, of another user, or that may have come with the study."""
+    here = pathlib.Path.cwd().resolve()
+    if not _is_in(file, area) or (area == here and _is_installed(file)):
         raise _not_allowed(name, what, f"it is defined in {str(file)!r}")
     if received is not None and _is_in(file, received.resolve()):
         raise _not_allowed(name, what, f"{str(file)!r} lies in the folder of the study itself")
+    if received is not None and _is_in(file, _came_in(received)):
+        raise _not_allowed(name, what, f"{str(file)!r} may have come with the study, beside it")
+    if area == here and file.exists() and not _is_of_the_user(file, here):
+        raise _not_allowed(name, what, f"{str(file)!r} belongs to another user")
+
+
+def _came_in(received: pathlib.Path) -> pathlib.Path:
+    """The folder of the working folder that holds a study: it may have been unpacked as a whole."""
+    here, place = pathlib.Path.cwd().resolve(), received.resolve()
+    return here / place.relative_to(here).parts[0] if here in place.parents else place
+
+
+def _is_of_the_user(file: pathlib.Path, here: pathlib.Path) -> bool:
+    """Whether its owner is the user, the owner of the working folder, or the system."""
+    if os.name == "nt":  # where Python knows no owners
+        return True
+    return file.stat().st_uid in {os.geteuid(), here.stat().st_uid, 0}
+
+
+def _files_that_run(name: str, module_name: str, what: str) -> list[pathlib.Path]:
+    """The files that importing a module executes: of its packages, then its own. None runs here."""
+    if _root(module_name) == "__main__":
+        return []
+    part, *below = module_name.split(".")
+    with working_folder_importable():
+        spec = importlib.util.find_spec(part)  # which imports parents: this one has none
+    specs = [spec]
+    for each in below:
+        places = None if spec is None else spec.submodule_search_locations
+        part = f"{part}.{each}"
+        spec = None if places is None else machinery.PathFinder.find_spec(part, places)
+        specs.append(spec)
+    if spec is None:
+        raise _cannot_be_found(part, name, what)
+    origins = [each.origin for each in specs if each is not None and each.has_location]
+    return [pathlib.Path(origin).resolve() for origin in origins if origin is not None]
+
+
+def _check_defined(name: str, module_name: str, attribute: str, what: str) -> None:
+    """Refuse a module whose text binds no such name: importing a script would run it in vain."""
+    files = _files_that_run(name, module_name, what)
+    if not files or files[-1].suffix != ".py":
+        return
+    try:
+        tree = ast.parse(files[-1].read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # which importing it says best
+    bound = {each.name for each in ast.walk(tree) if isinstance(each, _DEFINITIONS)}
+    bound |= {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+    imports = [each for each in ast.walk(tree) if isinstance(each, ast.alias)]
+    bound |= {(each.asname or each.name).partition(".")[0] for each in imports}
+    if attribute not in bound and not bound & {"*", "__getattr__", "globals"}:
+        where = f"Its file {str(files[-1])!r} was read, and not imported."
+        raise _has_no(name, bound, what=what, where=where)
 
 
 def _area(module_name: str, own: str) -> pathlib.Path | None:
@@ -180,8 +259,7 @@ def _area(module_name: str, own: str) -> pathlib.Path | None:
 
 def _vouched_for() -> set[str]:
     """The modules that installed packages name under an entry point."""
-    points = (point for group in GROUPS for point in metadata.entry_points(group=group))
-    return {point.module for point in points}
+    return {point.module for group in GROUPS for point in plugins.points(group)}
 
 
 def _root(module_name: str) -> str:

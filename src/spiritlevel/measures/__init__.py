@@ -37,6 +37,7 @@ from .options import Option as Option
 from .registry import ALL_BUT_MIXING as ALL_BUT_MIXING
 from .registry import EVERY as EVERY
 from .registry import METHODS as METHODS
+from .registry import OF_OUTPUTS as OF_OUTPUTS
 from .registry import Card as Card
 from .registry import Measured as Measured
 from .registry import get as get

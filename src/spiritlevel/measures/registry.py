@@ -25,7 +25,11 @@ FoundBy = Literal["formula", "products", "draws", "search"]
 Direction = Literal["smaller is flatter", "larger is flatter"]
 NO_FLATNESS = "not a measure of flatness"
 EVERY = frozenset(SYMMETRIES)  # the claim of a measure that depends on the function alone
-ALL_BUT_MIXING = EVERY - {"unit_mix"}  # that of one which counts every weight in its own size
+OF_OUTPUTS = EVERY - {"logit_shift"}  # of one that sees outputs as they are before the softmax
+ALL_BUT_MIXING = EVERY - {"unit_mix"}
+# of one that counts every weight in its own size; some of them cannot see what rows have in common
+OF_ROWS = ALL_BUT_MIXING - {"free_shift"}
+OF_WEIGHTS = OF_ROWS - {"logit_shift", "batchnorm_fold"}
 METHODS = {
     "formula": "exactly, or by probes with an error bar where the network requires it",
     "products": "by products with the Hessian, until converged",

@@ -8,20 +8,9 @@ between networks.
 from __future__ import annotations
 
 from .logit_size import temperature_move
-from .moves import (
-    BOTH,
-    CONFIDENCE_ONLY,
-    DOWN,
-    FUNCTION_PRESERVING,
-    MOVES,
-    SYMMETRIES,
-    UP,
-    Group,
-    Move,
-    Role,
-    Site,
-)
+from .moves import BOTH, DOWN, UP, Group, Move, Role, Site
 from .named_layers import permute_units, rescale_layers, rescale_neurons
+from .names import CONFIDENCE_ONLY, FUNCTION_PRESERVING, MOVES, SYMMETRIES
 from .search import FoundMoves, find_moves
 
 __all__ = [

@@ -12,20 +12,23 @@ import copy
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from .jiggling import Jiggler
+from .jiggling import Gradients, Jiggler
 from .moves import NOBODY, Group
 from .precision import Ideal
+from .shifting import ShiftEquations, in_blocks
 from .tracing import Run, differentiable
 
 MOST_ENTRIES = 1000  # varied at once; the time grows with their cube
 MOST_PARAMETERS = 200_000  # of a network that is tested at all: each entry takes a backward pass
 _SPARE = 30  # equations more than unknowns
 _ROUND_OFF = 1e-11  # relative: true zeros are a hundred times smaller
+_NO_EFFECT = 1e-13  # of the largest
 _WIDTHS = (64, 32, 16, 12, 8, 6, 5, 4, 3, 2)  # units that are left, from many to few
 _AT_ONCE = 16  # equations for each choice of the inputs
 _DRAWS = 3  # of the weights: some leave a unit on one side of its kink, which looks like a symmetry
@@ -42,6 +45,7 @@ class FoundGroups:
     rescaled: Sequence[Group]
     mixed: Sequence[Group]
     turned: Sequence[Group]
+    shifted: Sequence[Group]
 
 
 def unexplained(
@@ -65,9 +69,14 @@ def unexplained(
                 left = chosen[name].double().mean().clamp(min=1 / parameter.numel())
                 parameter.mul_(chosen[name] / left.sqrt())  # as strong as if it were whole
         rows = _equations(narrow, jiggler, vary, chosen)
+        directions = torch.cat(
+            [
+                _directions(narrow, explained, width, chosen),
+                *_added(narrow, explained.shifted, rows, chosen),
+            ]
+        )
         alive = rows.abs().amax(dim=0) > 0
-        rows = rows[:, alive] / rows[:, alive].norm(dim=0)
-        directions = _directions(narrow, explained, width, chosen)[:, alive]
+        rows, directions = _normalized(rows[:, alive]), directions[:, alive]
         count = int(alive.sum()) - _rank(rows, _ROUND_OFF) - _rank(directions, _STEP)
         if count <= 0:
             return 0
@@ -75,6 +84,12 @@ def unexplained(
             break
         fewest = min(fewest, count)
     return fewest
+
+
+def _normalized(rows: Tensor) -> Tensor:
+    """Columns of norm 1, and of 0 where there is only rounding: nothing is left of their effect."""
+    norms = rows.norm(dim=0)
+    return torch.where(norms > _NO_EFFECT * norms.max(), rows / norms, 0.0)
 
 
 def _equations(
@@ -157,6 +172,41 @@ def _directions(
         changes = _small_moves(narrow, explained, width)
         found = [after(change, _STEP) - after(change, -_STEP) for change in changes]
     return torch.cat([torch.zeros(1, sum(int(m.sum()) for m in chosen.values())).double(), *found])
+
+
+def _added(
+    narrow: nn.Module, shifted: Sequence[Group], rows: Tensor, chosen: dict[str, Tensor]
+) -> Iterator[Tensor]:
+    """What can be added alike at these weights, of the units that are left."""
+    blank = copy.deepcopy(narrow)
+    named = {name: p for name, p in blank.named_parameters() if name in chosen}
+    shapes = {group.shape for group in shifted}
+    every = in_blocks(named, MOST_ENTRIES)
+    slices = {place: found for place, found in every.items() if place.shape in shapes}
+    system = ShiftEquations(slices, torch.Generator().manual_seed(0))
+    system.take(_unflattened(rows, named, chosen))
+    with torch.no_grad():
+        for group in system.solved().groups():
+            for vector in torch.eye(group.width * math.prod(group.shape)).double():
+                for parameter in named.values():
+                    parameter.zero_()
+                group.shift(blank, vector.view(group.width, *group.shape))
+                added = _flat({name: p[None] for name, p in named.items()}, chosen)
+                if float((rows @ added.T).norm()) <= _ROUND_OFF * float(rows.norm()):
+                    yield added
+
+
+def _unflattened(
+    rows: Tensor, named: dict[str, nn.Parameter], chosen: dict[str, Tensor]
+) -> Gradients:
+    """The equations as gradients of whole parameters."""
+    gradients, start = {}, 0
+    for name, mask in chosen.items():
+        gradients[name] = rows.new_zeros(len(rows), *mask.shape)
+        count = int(mask.sum())
+        gradients[name][:, mask.cpu()] = rows[:, start : start + count]
+        start += count
+    return Gradients(rows.new_zeros(len(rows)), dict(named), gradients)
 
 
 def _small_moves(narrow: nn.Module, explained: FoundGroups, width: int) -> Iterator[Change]:

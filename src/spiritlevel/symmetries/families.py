@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from .cells import Cells
 from .jiggling import Jiggler
 from .moves import NOBODY, Group, Role, Site
+from .null_space import ZERO, echelon, is_idle, null_space, rounded
+from .shifting import ShiftEquations, Shifts, in_blocks
 from .tracing import Diverged, Run
 
 MOST_CELLS = 800  # unknowns; the time grows with their cube
@@ -27,9 +29,6 @@ _CHECKS = 24  # fresh equations that a solution must fulfil
 _ROUNDS = 4  # of further equations until all solutions pass
 _ROUND_OFF = 1e-9  # relative, of equations in float64
 _AT_ONCE = 64  # equations for each choice of the weights
-ZERO = 1e-6  # entries of a basis are whole numbers or simple fractions: smaller ones are rounding
-_NO_EFFECT = 1e-13  # of the largest effect
-_TWELFTHS = 12.0  # halves, thirds and quarters are whole in these
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +38,7 @@ class Families:
     cells: Cells
     vectors: Tensor  # logarithms of factors; outputs stay as they are
     growing: Tensor | None  # the same, for outputs that are multiplied by the factor
+    shifts: Shifts  # what can be added to parameters
 
 
 def find_families(model: nn.Module, run: Run, generator: torch.Generator) -> Families:
@@ -51,11 +51,15 @@ def find_families(model: nn.Module, run: Run, generator: torch.Generator) -> Fam
     jiggler = Jiggler(copy.deepcopy(model), run, generator)
     size = sum(parameter.numel() for parameter in jiggler.parameters.values())
     cells = Cells(jiggler.parameters, MOST_CELLS if size < _LARGE else _FEWER_CELLS)
+    slices = in_blocks(jiggler.parameters, cells.num_unknowns)
+    shifting = ShiftEquations(slices, generator)
 
     def equations(count: int) -> tuple[Tensor, Tensor]:
         at_once = max(1, min(_AT_ONCE, count // 6))
-        drawn = jiggler.draws(count, at_once)
-        parts = [cells.rows(each.sums, each.values, each.gradients) for each in drawn]
+        parts = []
+        for each in jiggler.draws(count, at_once):
+            shifting.take(each)
+            parts.append(cells.rows(each.sums, each.values, each.gradients))
         rows, sizes = (torch.cat(each).cpu() for each in zip(*parts, strict=True))
         return rows, sizes
 
@@ -75,7 +79,9 @@ def find_families(model: nn.Module, run: Run, generator: torch.Generator) -> Fam
     growing = sparser(torch.cat([vectors[grows], alone]), cells)[: int(grows.sum())]
     idle = is_idle(sizes)
     alone, growing = (cells.completed(whole(each), idle) for each in (alone, growing))
-    return Families(cells, alone, growing[0] if len(growing) else None)
+    return Families(
+        cells, alone, growing[0] if len(growing) else None, shifting.solved().in_simple_numbers()
+    )
 
 
 def sparser(vectors: Tensor, cells: Cells) -> Tensor:
@@ -168,54 +174,3 @@ def _group(vectors: Tensor, cells: Cells) -> Group:
             role = Role.TIMES if power > 0 else Role.OVER
             sites.append(Site(owner, tensor, axis.dim, units, role, power=abs(power)))
     return Group(len(vectors), tuple(sorted(sites, key=lambda site: list(Role).index(site.role))))
-
-
-def null_space(rows: Tensor, sizes: Tensor, further: Tensor, tolerance: float) -> Tensor:
-    """All x with rows·x = 0 and further·x = 0, as rows of an orthonormal basis.
-
-    `sizes` says how large the parts of each entry of the rows are: if they cancel, the entry is 0
-    up to rounding of its parts. Unknowns of no size stay 0. Solutions are exact up to the
-    tolerance, relative to the size of each equation and each unknown.
-    """
-    whole = sizes.norm(dim=1, keepdim=True)
-    used = whole.flatten() > 0
-    rows, sizes = rows[used] / whole[used], sizes[used] / whole[used]
-    scale = sizes.norm(dim=0)
-    idle = is_idle(sizes)
-    scale = torch.where(idle, 1.0, scale)
-    fixed = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)[idle]
-    further = further.to(rows) / scale
-    further = further / further.norm(dim=1, keepdim=True)
-    system = torch.cat([torch.where(idle, 0.0, rows / scale), further, fixed])
-    _, singular, right = torch.linalg.svd(system, full_matrices=False)
-    solutions = right[singular <= tolerance * singular[0]] / scale
-    return torch.linalg.qr(solutions.T).Q.T.contiguous() if len(solutions) else solutions
-
-
-def is_idle(sizes: Tensor) -> Tensor:
-    """Which unknowns have no effect on anything, up to rounding."""
-    largest = sizes.amax(dim=0)
-    return largest <= _NO_EFFECT * largest.max()
-
-
-def echelon(basis: Tensor, order: list[int]) -> Tensor:
-    """Another basis: each vector has a 1 where all others have a 0, if possible early in order."""
-    basis, done = basis.clone(), 0
-    for column in order:
-        if done == len(basis):
-            break
-        best = done + int(basis[done:, column].abs().argmax())
-        if float(basis[best, column].abs()) < ZERO:
-            continue
-        basis[[done, best]] = basis[[best, done]]
-        basis[done] /= basis[done, column].clone()
-        others = torch.arange(len(basis), device=basis.device) != done
-        basis[others] -= basis[others, column, None] * basis[done]
-        done += 1
-    return basis[:done]
-
-
-def rounded(vectors: Tensor) -> Tensor:
-    """Twelfths where they are as near as rounding explains; other numbers stay."""
-    simple = (vectors * _TWELFTHS).round() / _TWELFTHS
-    return torch.where((vectors - simple).abs() <= ZERO, simple, vectors)

@@ -37,7 +37,7 @@ class Jiggler:
 
     def __init__(self, model: nn.Module, run: Run, generator: torch.Generator) -> None:
         """`model` is changed in place, so it must be a copy, in float64."""
-        self._model, self._run, self._generator = model, run, generator
+        self.model, self._run, self._generator = model, run, generator
         named = model.named_parameters()
         self.parameters = {name: p for name, p in named if p.is_floating_point() and p.numel()}
         for parameter in self.parameters.values():
@@ -58,7 +58,7 @@ class Jiggler:
             changes[tried % len(changes)]()
             tried += 1
             with Ideal():
-                outputs = differentiable(self._run, self._model)
+                outputs = differentiable(self._run, self.model)
             if not bool(outputs.isfinite().all()):
                 if tried > _ATTEMPTS * (done + 1):
                     raise Diverged("with other weights its outputs are not finite")

@@ -17,36 +17,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-# The claims are about the whole of a network, not about a choice of its layers.
-SYMMETRIES = {
-    "layer_rescale": "multiply a layer by α > 0 and divide the next one by α",
-    "neuron_rescale": "multiply a neuron's incoming weights by α > 0, divide the outgoing by α",
-    "unit_permute": "renumber the hidden units of a layer",
-    "batchnorm_absorb": "multiply each channel before a BatchNorm by α, its statistics to match",
-    "attention_rescale": "multiply each value unit of attention inside a network by α > 0, divide "
-    "what reads it in the output projection by α",
-    "unit_mix": "mix units inside a network by an invertible matrix where only linear maps link "
-    "them, as the values of attention and its output projection, and undo it there",
-    "batch_split": "cut the same data into other batches",
-}
+from .names import SHIFTS
 
-# What `find_moves` looks for in a network: first what keeps the function, then what keeps it up to
-# the size of the outputs.
-MOVES = {
-    "layer_rescale": "multiply all units of a layer by one α, divide what reads them by α",
-    "neuron_rescale": "multiply each unit of a layer by its own α, divide what reads it by that α",
-    "unit_permute": "renumber the hidden units of a layer",
-    "batchnorm_absorb": "multiply each channel before a BatchNorm by α, its statistics to match",
-    "attention_rescale": "multiply the values of attention by α, divide its output projection by α",
-    "free_rescale": "multiply parameters, their rows and their columns by factors that cancel",
-    "norm_rescale": "multiply what a normalization reads by α: only its ε notices",
-    "unit_mix": "mix units by an invertible matrix where only linear maps link them, and undo it",
-    "unit_turn": "turn the pairs of query and key units that rotary positions leave free",
-    "logit_temperature": "multiply the logits by a temperature, in the head or in a gain before it",
-    "weight_scale": "multiply all weights by one α, biases to match: the logits only grow",
-}
-CONFIDENCE_ONLY = ("logit_temperature", "weight_scale")
-FUNCTION_PRESERVING = tuple(name for name in MOVES if name not in CONFIDENCE_ONLY)
 NOBODY = -1  # the unit of an entry that belongs to none of the group
 ROOT = "(model)"  # the path of the outermost module, in words
 
@@ -57,6 +29,8 @@ _FACTORS_OF = {"weight_scale": (1.5, 2.5)}
 _MIX = 5.0  # a mixing matrix stretches some directions by up to this and shrinks others
 _ONE_FACTOR = "layer_rescale"  # of the moves on whole groups, the one that treats all units alike
 _BY_TENSOR = {"free_rescale", "norm_rescale", "unit_mix", "unit_turn"}  # found without modules
+NO_DIM = -1  # of a tensor that a vector of its own shape is added to
+_FOR_ZEROS = 0.1  # the size of what is added to parameters that are all zero
 _SHOWN = 3  # names of one role in a description
 
 
@@ -64,7 +38,9 @@ class Role(enum.Enum):
     """What happens to a site when its units are multiplied by α."""
 
     TIMES = "multiplied by α"
+    OFFSET = "the shift of a BatchNorm whose scale is divided by α: its running mean stays covered"
     OVER = "divided by α"
+    PLUS = "gets the group's vector added, times a coefficient for each of its entries"
     MEAN = "a running mean, multiplied by α"
     VARIANCE = "a running variance v with ε, becomes α²(v + ε) − ε"
     ALONG = "stays; only reordered with the units"
@@ -83,6 +59,7 @@ class Site:
     groups: int = 1  # of a grouped convolution, whose weight holds one group's inputs along dim 1
     eps: float = 0.0
     power: float = 1.0  # of the factor
+    coefficients: tuple[tuple[float, ...], ...] = ()  # of each vector, for every entry along dim
 
     @property
     def name(self) -> str:
@@ -103,6 +80,9 @@ class Site:
         units = torch.tensor(self.units)
         chosen = factors.cpu()[units.clamp(min=0)] ** self.power
         scale = torch.where(units == NOBODY, 1.0, chosen).to(tensor)
+        if self.role is Role.OFFSET:
+            tensor.add_(_covered_mean(model.get_submodule(self.module)) * (1 / scale - 1))
+            return
         if self.groups > 1:
             shape = (self.groups, -1, *tensor.shape[1:])
             blocks, scale = tensor.view(shape), scale.view(self.groups, 1, -1)
@@ -138,6 +118,19 @@ class Site:
             tensor.index_copy_(self.dim, first, (cos * a - sin * b).movedim(0, self.dim))
             tensor.index_copy_(self.dim, second, (sin * a + cos * b).movedim(0, self.dim))
 
+    def shift(self, model: nn.Module, vectors: Tensor) -> None:
+        """Add each vector, times its coefficients, in place; it has all dimensions but dim."""
+        tensor = self.of(model)
+        coefficients = torch.tensor(self.coefficients, dtype=vectors.dtype)
+        added = torch.tensordot(coefficients.T, vectors, dims=1)  # entries along dim come first
+        if self.dim != NO_DIM:
+            added = added.reshape(tensor.movedim(self.dim, 0).shape).movedim(0, self.dim)
+        tensor.add_(added.reshape(tensor.shape).to(tensor))
+
+    def single(self, k: int) -> Site:
+        """The same place for one of the vectors."""
+        return dataclasses.replace(self, coefficients=self.coefficients[k : k + 1])
+
     def reorder(self, model: nn.Module, order: Tensor) -> None:
         """Put unit `order[j]` where unit j was, in place."""
         tensor = self.of(model)
@@ -152,6 +145,7 @@ class Group:
     width: int
     sites: tuple[Site, ...]
     blocks: tuple[int, ...] = ()  # units with the same number can be mixed with each other
+    shape: tuple[int, ...] = ()  # of the vectors that are added
 
     def rescale(self, model: nn.Module, factors: Tensor) -> None:
         """Multiply the units in place, and divide what reads them."""
@@ -173,6 +167,18 @@ class Group:
         for site in self.sites:
             site.turn(model, angles)
 
+    def shift(self, model: nn.Module, vectors: Tensor) -> None:
+        """Add vectors in place, one for each unit, each of the group's `shape`."""
+        for site in self.sites:
+            site.shift(model, vectors)
+
+    def singles(self) -> list[Group]:
+        """The same vectors, each as a group of its own."""
+        return [
+            Group(1, tuple(site.single(k) for site in self.sites), shape=self.shape)
+            for k in range(self.width)
+        ]
+
     def modules(self, role: Role) -> list[str]:
         """Paths of the modules that play a role, each once."""
         return list(dict.fromkeys(site.module for site in self.sites if site.role is role))
@@ -191,6 +197,13 @@ class Move:
     power: float = 0.0  # of its factor, by which the outputs are multiplied
     towards: tuple[int, ...] = (UP, DOWN, BOTH)  # where its factors may lie
     remainder: float = 0.0  # share of the outputs by which it may change them after all
+    further: tuple[tuple[Group, ...], ...] = ()  # that hold too, but not together with the others
+
+    @property
+    def variants(self) -> list[Move]:
+        """The moves of each set of groups that hold together."""
+        sets = (self.groups, *self.further)
+        return [dataclasses.replace(self, groups=each, further=()) for each in sets]
 
     @property
     def factors(self) -> tuple[float, float]:
@@ -213,6 +226,8 @@ class Move:
                     group.mix(model, random_mix(group.blocks, generator))
                 elif self.name == "unit_turn":
                     group.turn(model, 2 * math.pi * _uniform(group.width, generator))
+                elif self.name in SHIFTS:
+                    group.shift(model, self._vectors(model, group, generator))
                 else:
                     group.rescale(model, self._draw(group, generator, towards))
 
@@ -237,7 +252,7 @@ class Move:
             text += (
                 f": the outputs are multiplied by {'α' if self.power == 1 else f'α^{self.power:g}'}"
             )
-        more = len(self.groups) - 1
+        more = sum(map(len, (self.groups, *self.further))) - 1
         return text + (f"; {more} more group{'s' * (more > 1)}" if more else "")
 
     def _draw(self, group: Group, generator: torch.Generator, towards: int) -> Tensor:
@@ -248,6 +263,25 @@ class Move:
         if towards == BOTH:
             up = _uniform(count, generator) < 0.5
         return torch.where(up, factors, 1 / factors).expand(group.width)
+
+    def _vectors(self, model: nn.Module, group: Group, generator: torch.Generator) -> Tensor:
+        """Random vectors, as many times larger than the parameters as factors are large."""
+        low, high = self.factors
+        factors = low + (high - low) * _uniform(group.width, generator)
+        entries = torch.cat([site.of(model).flatten().cpu().double() for site in group.sites])
+        size = float(entries.square().mean().sqrt()) or _FOR_ZEROS
+        shape = (group.width, *group.shape)
+        draws = torch.randn(shape, generator=generator, device=generator.device)
+        return size * factors.view(-1, *[1] * len(group.shape)) * draws.cpu().double()
+
+
+def _covered_mean(norm: nn.Module) -> Tensor:
+    """What the running mean of a BatchNorm takes from its outputs, channel by channel."""
+    scale, mean, variance, eps = (
+        getattr(norm, name) for name in ("weight", "running_mean", "running_var", "eps")
+    )
+    covered: Tensor = scale * mean / (variance + eps).sqrt()
+    return covered
 
 
 def _uniform(count: int, generator: torch.Generator) -> Tensor:
@@ -311,6 +345,9 @@ def _words(name: str, group: Group) -> str:
         return f"mix the units of {_quoted(first)}{each}, and undo it in {_quoted(readers)}"
     if name == "unit_turn":
         return f"turn pairs of units of {_quoted(first)}, and of {_quoted(readers)} alike"
+    if name in SHIFTS:
+        where = "by a softmax over the outputs" if name == "logit_shift" else "further on"
+        return f"add to {_quoted(group.tensors(Role.PLUS))} what is taken away {where}"
     by = "α" if group.width == 1 or name == _ONE_FACTOR else "an α for each unit"
     weights = "the weights of " if name == "weight_scale" else ""
     parts = [f"multiply {weights}{_quoted(first)} by {by}"] if first else []
@@ -321,6 +358,8 @@ def _words(name: str, group: Group) -> str:
         parts.append(f"divide {_quoted(readers)} by {'it' if first else by}")
     if powers := [site for site in group.sites if name in _BY_TENSOR and site.power != 1]:
         parts.append(", ".join(f"{site.name!r} by α^{site.power:g}" for site in powers[:_SHOWN]))
+    if offsets := group.tensors(Role.OFFSET):
+        parts.append(f"let {_quoted(offsets)} make up for the running mean")
     if group.modules(Role.VARIANCE):
         following = _quoted(group.modules(Role.VARIANCE))
         parts.append(f"let the running statistics of {following} follow")

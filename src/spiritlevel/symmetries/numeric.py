@@ -15,16 +15,20 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
+from .adding import Keeps, Sorted, Vary, find_shifts
 from .completeness import MOST_PARAMETERS, FoundGroups, unexplained
 from .families import find_families, groups_of, growing_group
 from .jiggling import Jiggler
 from .moves import BOTH, DOWN, NOBODY, UP, Group, Move, Role, Site, table_of
+from .names import SHIFTS
 from .precision import Ideal, deviation
-from .tracing import Diverged, Run
+from .shifting import Shifts
+from .tracing import Diverged, viewed
 from .verification import Reference
 
 # Of the outputs, that ε may leave: a tenth of what counts as a change of a measure.
@@ -34,10 +38,12 @@ _NUM_COPIES = 3  # with weights chosen at random, on which every guess must hold
 _ONE_COPY_FROM = 1_000_000  # parameters: beyond, memory allows no more
 _NOTHING = "linear algebra finds no factors that keep the outputs"
 
-Vary = Callable[[int], Run]
+_NO_INPUTS = "no further inputs were given to look for other symmetries"
+_NO_SHIFT = {
+    "logit_shift": "the loss sees every output for itself, or nothing adds to all of them alike",
+    "free_shift": "nothing that is added to parameters is taken away further on",
+}
 _STRIDES = (2, 3, 4, 6, 8, 12, 16, 32)  # between units of one head, where heads alternate
-
-Keeps = Callable[[Callable[[torch.nn.Module], None]], bool]
 
 
 @dataclasses.dataclass
@@ -50,7 +56,7 @@ class NumericMoves:
     unexplored: str = ""
 
 
-NAMES = ("free_rescale", "norm_rescale", "unit_mix", "unit_turn")
+NAMES = ("free_rescale", "norm_rescale", "unit_mix", "unit_turn", *SHIFTS)
 
 
 def find_numeric_moves(
@@ -79,8 +85,14 @@ def find_numeric_moves(
     _add(numeric, "unit_mix", mixing, "no units are linked by linear maps alone")
     turning = reference.holding("unit_turn", turned, shared=True)[0]
     _add(numeric, "unit_turn", turning, "no pairs of entries can be turned together")
+    shifted = _shifted(reference, families.shifts, vary, copies.keep)
+    for name, reason in _NO_SHIFT.items():
+        first, *further = shifted.get(name) or [[]]
+        _add(numeric, name, first, _NO_INPUTS if vary is None else reason, further)
     numeric.unexplored = _unexplored(
-        reference, vary, FoundGroups([*groups, *others], mixed, turned)
+        reference,
+        vary,
+        FoundGroups([*groups, *others], mixed, turned, [*chain(*chain(*shifted.values()))]),
     )
     return numeric
 
@@ -137,15 +149,31 @@ def _turning(group: Group) -> Callable[[nn.Module], None]:
     return lambda model: group.turn(model, angles)
 
 
+def _shifted(reference: Reference, shifts: Shifts, vary: Vary | None, keep: Keeps) -> Sorted:
+    """What can be added; nothing where it does not run with other inputs."""
+    try:
+        return {} if vary is None else find_shifts(reference, shifts, vary, keep)
+    except Diverged:
+        return {}
+
+
 def _split(reference: Reference, groups: list[Group]) -> tuple[list[Group], list[Group]]:
     """Groups that keep the outputs of the network up to rounding, and all others."""
     exact, _ = reference.holding("free_rescale", groups, shared=True)
     return exact, [group for group in groups if group not in exact]
 
 
-def _add(numeric: NumericMoves, name: str, groups: list[Group], otherwise: str) -> None:
+def _add(
+    numeric: NumericMoves,
+    name: str,
+    groups: list[Group],
+    otherwise: str,
+    further: Iterable[list[Group]] = (),
+) -> None:
     if groups:
-        numeric.moves[name] = Move(name, tuple(groups))
+        towards = (UP,) if name in SHIFTS else (UP, DOWN, BOTH)
+        sets = tuple(map(tuple, further))
+        numeric.moves[name] = Move(name, tuple(groups), towards=towards, further=sets)
     else:
         numeric.absent[name] = otherwise
 
@@ -167,14 +195,19 @@ def _unexplored(reference: Reference, vary: Vary | None, explained: FoundGroups)
     """Which symmetries may have been missed; nothing if none."""
     count = sum(p.numel() for p in reference.model.parameters())
     if vary is None:
-        return "no further inputs were given to look for other symmetries"
+        return _NO_INPUTS
     if count > MOST_PARAMETERS:
         return (
             f"with {count:,} parameters the network is too large to rule out other symmetries "
             f"(the limit is {MOST_PARAMETERS:,})"
         )
     try:
-        left = unexplained(reference.model, vary, explained, reference.generator)
+        left = unexplained(
+            reference.model,
+            lambda index: viewed(vary(index), reference.seen),
+            explained,
+            reference.generator,
+        )
     except Diverged as diverged:
         return f"other symmetries could not be ruled out: {diverged}"
     if left > 0:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .bundles import Bundle, Reading, as_group, bundles_of, cause_of, even, try_all, written_by
 from .moves import NOBODY, Group, Role, random_order
@@ -137,3 +139,16 @@ def _values_group(port: Port) -> Group:
         for slot in port.values
     ]
     return Group(width, tuple(sites))
+
+
+def folded(absorbed: Group, model: nn.Module) -> Group | None:
+    """The same channels before a BatchNorm, undone by its scale and shift; None without a scale."""
+    sites = [site for site in absorbed.sites if site.role is Role.TIMES]
+    for follower in (site for site in absorbed.sites if site.role is Role.VARIANCE):
+        norm = model.get_submodule(follower.module)
+        if norm._parameters.get("weight") is None:
+            return None
+        if norm._parameters.get("bias") is not None:  # it needs the scale as it was: it comes first
+            sites.append(dataclasses.replace(follower, tensor="bias", role=Role.OFFSET))
+        sites.append(dataclasses.replace(follower, tensor="weight", role=Role.OVER))
+    return Group(absorbed.width, tuple(sites))

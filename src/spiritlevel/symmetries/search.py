@@ -8,18 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from ..records.measurements import Progress
+from .adding import Vary
 from .logit_size import temperature_move, weight_scale_move
-from .moves import FUNCTION_PRESERVING, MOVES, Group, Move
-from .numeric import NAMES, Vary, find_numeric_moves
+from .moves import Group, Move
+from .names import FUNCTION_PRESERVING, MOVES
+from .numeric import NAMES, find_numeric_moves
 from .permuting import find_permutations
 from .ports import ports_of
 from .precision import as_written, precise
-from .scaling import find_scalings
-from .tracing import Diverged, Run, Trace
+from .scaling import find_scalings, folded
+from .tracing import Diverged, Run, Trace, View, viewed
 from .verification import NUM_FACTORS, Reference
 
 _COARSEST = 1e-2  # above this tolerance a wrong move could be taken for a right one
 STRUCTURAL = tuple(name for name in FUNCTION_PRESERVING if name not in NAMES)
+_NO_BATCHNORM = "no BatchNorm in eval mode reads a layer that nothing else reads"
 _SHOWN = 4  # reasons given for a move that is absent
 
 
@@ -39,6 +42,7 @@ def find_moves(
     *,
     head: str | None = None,
     vary: Vary | None = None,
+    seen: View | None = None,
     generator: torch.Generator,
     progress: Progress | None = None,
 ) -> FoundMoves:
@@ -47,13 +51,14 @@ def find_moves(
     `run` gives the outputs of the model, or of a copy in another precision, on a few samples that
     are always the same, with classes along the last axis. `head` is the path of the layer that
     gives the logits. `vary(k)` is another `run`, on the k-th choice of other inputs: with it the
-    search can say whether it has found all there is. `progress` is told how many runs are done and
-    how many are planned so far.
+    search finds what can be added to parameters, and says whether it has found all there is.
+    `seen(outputs)` is what the loss depends on, if that is less than all of them: the moves keep
+    only this. `progress` is told how many runs are done and how many are planned so far.
     """
     counted = _Counted(run, progress)
     devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.is_cuda}
     with torch.random.fork_rng(devices=sorted(devices, key=str)), as_written():
-        moves = _search(model, counted, head, vary, generator)
+        moves = _search(model, counted, head, vary, seen, generator)
     counted.finish()
     return moves
 
@@ -86,9 +91,11 @@ def _search(
     run: _Counted,
     head: str | None,
     vary: Vary | None,
+    seen: View | None,
     generator: torch.Generator,
 ) -> FoundMoves:
-    reference = Reference(*precise(model, run), run, generator)
+    run_seen = viewed(run, seen)
+    reference = Reference(*precise(model, run_seen), run_seen, generator, run, seen)
     moves: dict[str, Move] = {}
     absent: dict[str, str] = {}
     if reference.tolerance > _COARSEST:
@@ -97,7 +104,7 @@ def _search(
     scaled: Move | str
     try:
         trace = Trace(
-            reference.model, reference.run, ports_of(reference.model), reference.generator
+            reference.model, reference.whole, ports_of(reference.model), reference.generator
         )
         candidates, why = _candidates(trace, reference)
         scaled = weight_scale_move(reference.model, trace, reference.tolerance)
@@ -112,7 +119,12 @@ def _search(
             moves[name] = Move(name, tuple(verified_groups))
         else:
             absent[name] = _summary([*dropped, *why[name]])
-    rescaled = moves["neuron_rescale"].groups if "neuron_rescale" in moves else ()
+    rescaled = [
+        group
+        for name in ("neuron_rescale", "batchnorm_fold")
+        if name in moves
+        for group in moves[name].groups
+    ]
     numeric = find_numeric_moves(reference, vary, rescaled)
     moves.update(numeric.moves)
     absent.update(numeric.absent)
@@ -136,12 +148,19 @@ def _candidates(
     scalings, not_scaled = find_scalings(trace, reference.tolerance, reference.generator)
     permutations, not_permuted = find_permutations(trace, reference.tolerance, reference.generator)
     neurons = scalings["neuron_rescale"]
-    groups = {"layer_rescale": neurons, "unit_permute": permutations, **scalings}
+    absorbed = (folded(group, reference.model) for group in scalings["batchnorm_absorb"])
+    groups = {
+        "layer_rescale": neurons,
+        "unit_permute": permutations,
+        "batchnorm_fold": [group for group in absorbed if group],
+        **scalings,
+    }
     why = {
         "layer_rescale": not_scaled,
         "neuron_rescale": not_scaled,
         "unit_permute": not_permuted,
-        "batchnorm_absorb": ["no BatchNorm in eval mode reads a layer that nothing else reads"],
+        "batchnorm_absorb": [_NO_BATCHNORM],
+        "batchnorm_fold": [f"{_NO_BATCHNORM}, and scales it"],
         "attention_rescale": ["there is no attention whose values go only to a projection"],
     }
     return {name: groups[name] for name in STRUCTURAL}, why

@@ -23,6 +23,7 @@ from .ports import Port
 _SMALLEST = 0.05  # nothing so near zero that a change of it could not be seen
 
 Run = Callable[[nn.Module], Tensor]
+View = Callable[[Tensor], Tensor]
 Change = Callable[[Port, Tensor], Tensor]
 Check = Callable[[int, list[Tensor]], None]
 _SUMS = ("AddBackward", "SubBackward")
@@ -124,6 +125,11 @@ class Trace:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def viewed(run: Run, view: View | None) -> Run:
+    """The run, of whose outputs only a part is looked at."""
+    return run if view is None else lambda model: view(run(model))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from ..ground.errors import SpiritlevelError
 from .logit_size import power_of
 from .moves import UP, Group, Move
 from .precision import deviation, multiple
-from .tracing import Run
+from .tracing import Run, View
 
 NUM_FACTORS = (
     3  # at which a growth of the outputs is verified: both ends of the range and its middle
@@ -25,8 +25,10 @@ class Reference:
     model: nn.Module
     outputs: Tensor
     tolerance: float
-    run: Run
+    run: Run  # gives what the loss sees of the outputs
     generator: torch.Generator
+    whole: Run  # gives the outputs themselves
+    seen: View | None = None  # what the loss sees of outputs, if that is less than all
 
     def holding(
         self, name: str, groups: list[Group], *, shared: bool = False, towards: int = UP
@@ -42,16 +44,16 @@ class Reference:
             sharing = "" if shared else _shared(self.model, group, owners)
             dropped += [sharing] if sharing else []
             passing += [] if sharing else [group]
-        if passing and not self._holds(name, passing, towards):
+        if passing and not self.holds(name, passing, towards):
             # one bad group spoils the others, so each is tried for itself
-            single = {group: self._holds(name, [group], towards) for group in passing}
+            single = {group: self.holds(name, [group], towards) for group in passing}
             passing = [group for group in passing if single[group]]
             dropped += [
                 f"moving {Move(name, (group,)).describe()!r} changes the outputs"
                 for group, holds in single.items()
                 if not holds
             ]
-            if passing and not self._holds(name, passing, towards):
+            if passing and not self.holds(name, passing, towards):
                 return [], [*dropped, "the moves hold one by one but not together"]
         return passing, dropped
 
@@ -82,7 +84,8 @@ class Reference:
                 )
         return dataclasses.replace(move, power=power or 0.0)
 
-    def _holds(self, name: str, groups: list[Group], towards: int) -> bool:
+    def holds(self, name: str, groups: list[Group], towards: int = UP) -> bool:
+        """Whether a copy with all groups moved gives the outputs of the network."""
         moved = Move(name, tuple(groups)).apply(self.model, self.generator, towards)
         with torch.no_grad():
             return deviation(self.run(moved), self.outputs) <= self.tolerance

@@ -48,11 +48,36 @@ def _normalized_images() -> nn.Module:
     )
 
 
+class _Centred(nn.Module):
+    """Takes the mean over the channels away, as a normalization does, and is linear."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=1, keepdim=True)
+
+
+def _centred_images() -> nn.Module:
+    """Whatever is written or read is free of a mean, of what a BatchNorm adds, or of a bias."""
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 2),
+        _Centred(),
+        nn.Conv2d(3, 4, 2),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+        nn.Linear(5, 3),
+    )
+
+
 def _attended_images() -> nn.Module:
     return nn.Sequential(_AttendedRows(), nn.ReLU(), nn.Flatten(), nn.Linear(2 * WIDTH, 3))
 
 
-_NETWORKS = {"normalized_images": _normalized_images, "attended_images": _attended_images}
+_NETWORKS = {
+    "normalized_images": _normalized_images,
+    "centred_images": _centred_images,
+    "attended_images": _attended_images,
+}
 CHAINS = ("relu_mlp", "relu_convnet")
 NETWORKS = {  # on which each move is made
     "layer_rescale": CHAINS,
@@ -60,8 +85,11 @@ NETWORKS = {  # on which each move is made
     "unit_permute": CHAINS,
     "batch_split": CHAINS,
     "batchnorm_absorb": ("normalized_images",),
+    "batchnorm_fold": ("normalized_images",),
     "attention_rescale": ("attended_images",),
     "unit_mix": ("attended_images",),
+    "logit_shift": CHAINS,
+    "free_shift": ("centred_images",),
 }
 
 
@@ -83,8 +111,14 @@ def moved(move: str, problem: Problem) -> Problem:
     generator = torch.Generator().manual_seed(0)
     if move in _MADE_BY_NAME:
         return _MADE_BY_NAME[move](problem, generator)
+    x = problem.inputs()
+
+    def vary(index: int) -> Callable[[nn.Module], Tensor]:
+        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(index)).to(x)
+        return lambda model: model(x + noise)
+
     found = symmetries.find_moves(
-        problem.model, lambda model: model(problem.inputs()), generator=generator
+        problem.model, lambda model: model(x), vary=vary, generator=generator
     )
     # far apart, so that the layers which move decide maxima over layers
     draw = torch.Generator().manual_seed(1)
@@ -165,6 +199,17 @@ def _permute_units(problem: Problem, generator: torch.Generator) -> Problem:
     return dataclasses.replace(problem, model=model)
 
 
+def _shift_logits(problem: Problem, generator: torch.Generator) -> Problem:
+    model = copy.deepcopy(problem.model)
+    head = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+    with torch.no_grad():
+        for parameter in head.parameters():
+            size = _factors(1, generator) * parameter.square().mean().sqrt()
+            draws = torch.randn(parameter[:1].shape, generator=generator, dtype=torch.float64)
+            parameter.add_(size * draws)
+    return dataclasses.replace(problem, model=model)
+
+
 def _split_otherwise(problem: Problem, generator: torch.Generator) -> Problem:
     x, y = problem.inputs(), problem.targets()
     order = torch.randperm(len(x), generator=generator)
@@ -176,5 +221,6 @@ _MADE_BY_NAME: dict[str, Callable[[Problem, torch.Generator], Problem]] = {
     "layer_rescale": _rescale_layers,
     "neuron_rescale": _rescale_neurons,
     "unit_permute": _permute_units,
+    "logit_shift": _shift_logits,
     "batch_split": _split_otherwise,
 }

@@ -31,6 +31,7 @@ from ..population.runs.networks import build_model
 from ..population.runs.run_data import load_data
 from ..population.settings.definition import Study
 from ..population.settings.run import RunSettings
+from ..population.storage.integrity import intact_checkpoint
 from ..population.storage.store import Counts, Store
 from ..statistics import StudyStatistics
 
@@ -111,7 +112,7 @@ def _first_network(store: Store) -> tuple[RunSettings, nn.Module]:
     done = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
     settings = next(each for each in store.settings() if each.id in done)
     model = build_model(settings, "cpu")
-    load_checkpoint(model, store.checkpoint(settings.id))
+    load_checkpoint(model, intact_checkpoint(store.folder, settings.id))
     return settings, model.eval()
 
 

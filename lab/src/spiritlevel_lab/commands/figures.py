@@ -10,7 +10,7 @@ import typer
 
 from spiritlevel.cli import console, options, outputs
 from spiritlevel.ground.errors import SpiritlevelError, brief
-from spiritlevel.ground.files import write_atomically
+from spiritlevel.ground.files import own_folder, write_atomically
 
 from ..population.outcome_names import TARGETS
 
@@ -56,7 +56,7 @@ def figures(
             f"The --format must be one of {', '.join(plots.KINDS)}. Got {brief(kind)}."
         )
     talk = console.talk(json)
-    where = out or folder / "figures"
+    where = out or own_folder(folder, "figures")
     with Store.open(folder) as store:
         population = finished(store)
         target = target or population_statistics.default_target(population)

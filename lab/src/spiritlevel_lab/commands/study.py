@@ -12,7 +12,7 @@ from rich.table import Table
 
 from spiritlevel.cli import completion, console, inputs, options, outputs
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.ground.files import write_atomically
+from spiritlevel.ground.files import own_folder, write_atomically
 from spiritlevel.ground.plain_text import visible
 
 from ..population.outcome_names import TARGETS
@@ -305,7 +305,8 @@ def export_tables(
     from ..population.storage.store import Store
 
     with Store.open(folder) as store:
-        paths = [str(path) for path in export.export(store, out or folder / "export", kind=kind)]
+        where = out or own_folder(folder, "export")
+        paths = [str(path) for path in export.export(store, where, kind=kind)]
     talk = console.talk(json)
     for path in paths:
         console.note(talk, f"written: {path}")

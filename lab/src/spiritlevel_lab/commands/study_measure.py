@@ -174,6 +174,7 @@ def measure(
     }
     how: dict[str, Any] = {
         "name": _name(paths),
+        "file": pathlib.Path(paths[0]),
         "model": section,
         "data": {"name": data} | _given({"samples": samples, "test": test}),
         "task": {"split": split, "loss": loss},

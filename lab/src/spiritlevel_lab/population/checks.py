@@ -39,7 +39,7 @@ def check(study: Study, *, allow_code: bool = False) -> None:
         check_given(study, allow_code=allow_code)
         return
     runs = study.runs()
-    check_code(runs, allow_code=allow_code)
+    check_code(runs, allow_code=allow_code, received=study.file)
     _check_tasks([run for run in runs if run.task is not None])
     for penalty in (run.training.penalty for run in runs):
         if penalty is not None:

@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
+from spiritlevel.ground.files import own_folder
 from spiritlevel.ground.files.names import as_path, check_name, portable
 from spiritlevel.inputs.data.catalogue import CATALOGUE
 
@@ -18,10 +19,10 @@ from .data_identity import check_data
 from .executors import local, processes, ray, vmap
 from .executors.progress import Watch, seconds_left
 from .registry import check_code, study_names, study_text
-from .runs.training_snapshots import remove_snapshots
+from .runs.training_snapshots import UNFINISHED, remove_snapshots
 from .settings.definition import Study
 from .storage.integrity import check_database, describe_lost, lost_checkpoints
-from .storage.store import Counts, Store
+from .storage.store import CHECKPOINTS, Counts, Store
 
 EXECUTORS = ("local", "vmap", "ray")
 
@@ -52,7 +53,9 @@ def find(name_or_path: str) -> Study:
         raise SpiritlevelError(
             f"The study {name_or_path!r} cannot be read as text: {error}."
         ) from error
-    return Study.from_yaml(text, source=repr(name_or_path))
+    return dataclasses.replace(
+        Study.from_yaml(text, source=repr(name_or_path)), file=path.absolute()
+    )
 
 
 def default_folder(name: str, preset: str | None = None) -> pathlib.Path:
@@ -112,7 +115,10 @@ def execute(
     ray.check_share(per_gpu, executor=executor, device=device)
     check_database(store)
     if store.counts().remaining:
-        check_code(store.settings(), allow_code=allow_code)
+        for name in (CHECKPOINTS, UNFINISHED):
+            own_folder(store.folder, name)
+        received = None if store.is_made_here else store.folder
+        check_code(store.settings(), allow_code=allow_code, received=received)
     check_data(store)
     if executor == "local" and workers == 1:
         local.run_here(store, device=device, watch=watch)
@@ -127,7 +133,9 @@ def execute(
         processes.run_processes(store, worker, workers=workers, device=device, watch=watch)
     counts = store.counts()
     if counts.done == counts.total:
-        remove_snapshots(store.folder)  # also those of a session with another executor
+        remove_snapshots(
+            store.folder, store.states()
+        )  # also those of a session with another executor
     return counts
 
 
@@ -191,6 +199,7 @@ def check_files(store: Store, *, retrain: bool = False) -> str:
     With `retrain` the runs that lost their weights wait again instead.
     """
     check_database(store)
+    store.write_definition()
     lost = lost_checkpoints(store)
     if not lost:
         return ""

@@ -48,7 +48,7 @@ def check_data(store: Store) -> None:
                 "study with these in another folder."
             )
     if any(recorded[name] != now[name] for name in recorded.keys() & now.keys()):
-        remove_snapshots(store.folder)  # trained in part on what is no longer there
+        remove_snapshots(store.folder, store.states())  # trained in part on what is no longer there
     if recorded | now != recorded:
         store.update_entry(KEY, lambda before: (before or {}) | now)
 

@@ -182,7 +182,7 @@ def check_code(
     Args:
         runs: whose settings may come from a file of somebody else.
         allow_code: the user said that they trust the study.
-        received: the folder of a store that may have been received with code in it.
+        received: the study's file or the store's folder, which may have come with code.
     """
     if allow_code:
         return

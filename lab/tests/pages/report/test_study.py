@@ -14,6 +14,7 @@ from spiritlevel_lab import Study
 from spiritlevel_lab.pages.report.study import _measured_with, page_of
 from spiritlevel_lab.population.population import Population
 from spiritlevel_lab.population.population_statistics import statistics
+from spiritlevel_lab.population.storage import checksums
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
@@ -75,6 +76,7 @@ def test_the_strongest_correlation_comes_first_and_what_has_none_last(page, tmp_
             store._connection.execute(
                 "UPDATE measurements SET value = 1 WHERE measure = 'norms.weight'"
             )
+            checksums.seal_all(store._connection)
         *_, last = records(parts(page_of(store, resamples=0))["correlations"])
     assert (last["measure"], last["ρ, all runs"]) == ("norms.weight", None)
 
@@ -152,6 +154,7 @@ def test_curves_keep_the_last_value_of_runs_that_stopped(tmp_path):
         runs = [row["id"] for row in store.rows("runs")]
         with store._writing():
             store._connection.execute("DELETE FROM epochs WHERE run = ? AND epoch > 2", (runs[0],))
+            checksums.seal_all(store._connection)
         data = parts(page_of(store, resamples=0))["dynamics"].data
         losses = {run: [] for run in runs}
         for row in store.rows("epochs"):
@@ -174,6 +177,7 @@ def test_measures_while_training_are_a_choice(tmp_path):
                 "INSERT INTO epoch_measurements VALUES (?, ?, ?, ?, ?, NULL, NULL, 1, 'ok', '')",
                 rows,
             )
+            checksums.seal_all(store._connection)
         data = parts(page_of(store, resamples=0))["dynamics"].data
     assert data["controls"][1]["options"] == ["loss", "accuracy", "relative.kappa"]
     view = data["views"]["0,2"]
@@ -199,6 +203,7 @@ def test_lead_says_that_there_is_nothing(tmp_path):
             store._connection.execute(
                 "UPDATE measurements SET value = unicode(run) + value / 1e3 WHERE measure = 'noise'"
             )
+            checksums.seal_all(store._connection)
         lead = page_of(store, resamples=0).lead
     for said in ("12 runs", "4 settings", "no measure", "3 measures"):
         assert said in lead
@@ -218,6 +223,7 @@ def test_a_confounder_that_explains_it_is_named(tmp_path):
                 [(v, run, "softmax.gini") for run, v in values.items()]
                 + [(v + 0.2 * jitter.normal(), run, "relative.kappa") for run, v in values.items()],
             )
+            checksums.seal_all(store._connection)
         found = page_of(store, resamples=0, target="gap")
     row = {r["measure"]: r for r in records(parts(found)["correlations"])}["relative.kappa"]
     assert row["verdict"].startswith(
@@ -270,6 +276,7 @@ def test_runs_that_all_diverged_give_a_page(tmp_path):
     with planted(tmp_path, names=(), epochs=2) as store:
         with store._writing():
             store._connection.execute("UPDATE epochs SET train_loss = 'nan', test_loss = 'nan'")
+            checksums.seal_all(store._connection)
             store._connection.execute("UPDATE runs SET outcome = 'diverged' WHERE status = 'done'")
         found = page_of(store, resamples=0)
     assert found.lead.startswith("No run of this study was measured")

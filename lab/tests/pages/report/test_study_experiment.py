@@ -16,6 +16,7 @@ from spiritlevel_lab.papers.judgement import judge
 from spiritlevel_lab.papers.study_section import claim_section
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.population import Population
+from spiritlevel_lab.population.storage import checksums
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 
@@ -51,6 +52,7 @@ def set_values(store, measure, value_of):
             "UPDATE measurements SET value = ? WHERE run = ? AND measure = ?",
             [(value_of(row), row["run"], measure) for row in rows],
         )
+        checksums.seal_all(store._connection)
 
 
 def as_claimed(row) -> float:

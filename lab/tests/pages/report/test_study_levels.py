@@ -14,6 +14,7 @@ from spiritlevel.records.content import Chart
 from spiritlevel_lab.pages.report.study import page_of
 from spiritlevel_lab.population.population import Population
 from spiritlevel_lab.population.population_statistics import statistics
+from spiritlevel_lab.population.storage import checksums
 
 KAPPA = "relative.kappa"
 GRID = {"optimizer": ["sgd", "adam"], "lr": [0.1, 0.01, 0.001]}
@@ -24,6 +25,7 @@ def set_measure(made, values):
         made._connection.executemany(
             "UPDATE measurements SET value = ? WHERE run = ? AND layer = ''", values
         )
+        checksums.seal_all(made._connection)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +104,7 @@ def page_of_five_rates(tmp_path_factory):
             made._connection.executemany(
                 "UPDATE epochs SET test_loss = train_loss + ? WHERE run = ?", gaps
             )
+            checksums.seal_all(made._connection)
         yield page_of(made, resamples=0)
 
 

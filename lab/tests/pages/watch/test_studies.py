@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pages.watch.visits import fail, finish, new_study, state
+from population.tiny_study import seal
 from spiritlevel_lab.pages.watch import database, reading, studies
 from spiritlevel_lab.population.storage import schema
 from spiritlevel_lab.population.storage.claims import new_worker
@@ -88,14 +89,17 @@ def test_a_run_without_epochs_or_with_nan(tmp_path):
         finish(store, 2)
         store._connection.execute("UPDATE measurements SET value = 'nan' WHERE run = ?", (id_,))
         store._connection.execute("DELETE FROM epochs WHERE run != ?", (id_,))
+        seal(tmp_path)
         assert state(tmp_path)["study"]["points"] == []
 
 
 WRITER = """
 import sqlite3, sys
+from spiritlevel_lab.population.storage import checksums
 store = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=0)
 store.execute("BEGIN IMMEDIATE")
 store.execute("UPDATE runs SET status = 'done'")
+checksums.seal_all(store)
 print("writing", flush=True)
 sys.stdin.readline()
 store.execute("COMMIT")

@@ -11,6 +11,7 @@ import torch
 from fresh import forks
 from population.tiny_study import (
     lasting,
+    seal,
     tiny,
     work_together,
     work_until_statement,
@@ -81,6 +82,7 @@ def clear(folder, statement: str) -> None:
     with sqlite3.connect(folder / "runs.sqlite") as connection:
         connection.execute(statement)
     connection.close()
+    seal(folder)
 
 
 def test_killed_inside_a_run_at_8_random_moments(tmp_path, undisturbed):

@@ -14,6 +14,7 @@ from spiritlevel_lab import Store, execute
 from spiritlevel_lab.population.executors import vmap
 from spiritlevel_lab.population.runs import stacked, training_snapshots
 from spiritlevel_lab.population.runs.running import run_one
+from spiritlevel_lab.population.runs.training_snapshots import packed, unpacked
 from spiritlevel_lab.population.storage.claims import new_worker
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
@@ -113,7 +114,7 @@ def test_time_of_training_before_an_interruption_counts(tmp_path):
     process.start()
     process.join(60)
     [file] = (tmp_path / vmap.UNFINISHED).iterdir()
-    torch.save(torch.load(file, weights_only=True) | {"seconds": 600.0}, file)
+    file.write_bytes(packed(unpacked(file) | {"seconds": 600.0}))
     with Store.open(tmp_path) as store:
         execute(store, executor="vmap")
         taken = [row["seconds"] for row in store.rows("runs")]
@@ -153,7 +154,9 @@ def test_a_file_of_trained_networks_that_cannot_be_read_is_not_used(tmp_path, wh
         group = next(iter(vmap.groups_of(store).values()))
         folder = tmp_path / vmap.UNFINISHED
         folder.mkdir()
-        (folder / f"{group[0].id}.trained.pt").write_bytes(b"of another version")
+        (folder / f"{group[0].id}.trained.pt").write_bytes(
+            training_snapshots.BEGINNING + b"damaged"
+        )
         assert vmap.snapshots_of(store, group).is_trained
         execute(store, executor="vmap")
     assert sizes == [6]
@@ -162,9 +165,9 @@ def test_a_file_of_trained_networks_that_cannot_be_read_is_not_used(tmp_path, wh
 
 def test_a_disk_without_room_for_them_costs_nothing_else(tmp_path, whole, sizes, monkeypatch):
     def full(*_):
-        raise OSError("no space left on device")
+        raise sl.SpiritlevelError("The file cannot be written: No space left on device.")
 
-    monkeypatch.setattr(training_snapshots.torch, "save", full)
+    monkeypatch.setattr(training_snapshots, "write_atomically", full)
     with Store.create(tmp_path, study()) as store:
         execute(store, executor="vmap")
     assert sizes == [6]

@@ -13,7 +13,7 @@ from spiritlevel_lab import Store, execute
 from spiritlevel_lab.population.executors import local
 from spiritlevel_lab.population.runs import measuring, training_snapshots
 from spiritlevel_lab.population.runs.running import run_one
-from spiritlevel_lab.population.runs.training_snapshots import UNFINISHED
+from spiritlevel_lab.population.runs.training_snapshots import UNFINISHED, packed, unpacked
 
 TRAINING = {"epochs": 5, "batch_size": 16, "momentum": 0.9}
 CUT = 3  # the epoch that is lost
@@ -164,9 +164,9 @@ def test_a_study_goes_on_and_leaves_no_files(tmp_path):
             local.run_here(store, on_epoch=until(CUT, epochs))
         assert store.counts().pending == 2
         [file] = (tmp_path / "cut" / UNFINISHED).iterdir()
-        saved = torch.load(file, weights_only=True)
+        saved = unpacked(file)
         assert saved["epoch"] == CUT - 1
-        torch.save(saved | {"seconds": 600.0}, file)
+        file.write_bytes(packed(saved | {"seconds": 600.0}))
         local.run_here(store, on_epoch=until(None, epochs))
         assert not list((tmp_path / "cut" / UNFINISHED).iterdir())
         execute(store)  # nothing is left to do
@@ -199,7 +199,7 @@ def test_networks_of_others_start_anew(name, tmp_path, monkeypatch):
     assert not (tmp_path / UNFINISHED).exists()
 
 
-@pytest.mark.parametrize("change", ["cut short", "machine", "start", "code"])
+@pytest.mark.parametrize("change", ["cut short", "machine", "start", "code", "flipped bit"])
 def test_what_does_not_fit_is_not_used(change, tmp_path, monkeypatch):
     settings, folder, epochs = only(), tmp_path / UNFINISHED, []
     with pytest.raises(KeyboardInterrupt):
@@ -208,12 +208,18 @@ def test_what_does_not_fit_is_not_used(change, tmp_path, monkeypatch):
     if change == "cut short":
         file.write_bytes(file.read_bytes()[:-100])
     elif change == "code":
-        torch.save(torch.load(file, weights_only=True) | {"epoch": pytest.fail}, file)
+        file.write_bytes(packed(unpacked(file) | {"epoch": pytest.fail}))
+    elif change == "flipped bit":  # of a weight, which torch would read
+        content = file.read_bytes()
+        weight = next(iter(unpacked(file)["state"]["network"].values()))
+        place = content.index(weight.numpy().tobytes())
+        content = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        file.write_bytes(content)
     else:
-        saved = torch.load(file, weights_only=True)
+        saved = unpacked(file)
         place = ["id", "machine", "start"].index(change)
         saved["trained"][place] = saved["trained"][place].replace("a", "b")
-        torch.save(saved, file)
+        file.write_bytes(packed(saved))
     found = run_one(settings, unfinished=folder, on_epoch=until(None, epochs))
     assert epochs == [1, 2, 3, 4, 5]
     assert in_bits(found) == in_bits(run_one(settings))

@@ -2,14 +2,17 @@
 
 import os
 import shutil
+import signal
 import sqlite3
 
 import pytest
 
 import spiritlevel as sl
-from population.tiny_study import lasting, tiny
+from fresh import forks
+from population.tiny_study import lasting, seal, tiny
 from spiritlevel.cli.app import app
 from spiritlevel_lab import Store, execute
+from spiritlevel_lab.pages.watch import Watched
 from spiritlevel_lab.population import control
 
 
@@ -37,6 +40,7 @@ def forget_checksums(folder):
     with sqlite3.connect(folder / "runs.sqlite") as database:
         database.execute("DELETE FROM meta WHERE key LIKE 'checkpoint:%'")
     database.close()
+    seal(folder)
 
 
 def delete(path):
@@ -180,7 +184,6 @@ def empty(path):
     path.write_bytes(b"")
 
 
-DEFINITIONS = (spoil_definition, lose_definition)
 DATABASES = [
     *(spoil_pages, spoil_heading, spoil_definition, lose_definition, spoil_settings),
     *(exchange_settings, lose_table, empty, delete),
@@ -188,7 +191,7 @@ DATABASES = [
 
 
 @pytest.mark.parametrize("damage", DATABASES, ids=lambda damage: damage.__name__)
-def test_a_damaged_database_is_noticed_before_anything_is_written(study, finished, damage):
+def test_a_damaged_database_is_noticed_before_anything_is_written(study, damage):
     for end in ("-wal", "-shm"):
         (study / f"runs.sqlite{end}").unlink(missing_ok=True)
     damage(study / "runs.sqlite")
@@ -199,12 +202,50 @@ def test_a_damaged_database_is_noticed_before_anything_is_written(study, finishe
         control.resume(study)
     assert "Put back a copy" in str(caught.value)
     assert "--out" in str(caught.value)
-    if damage in DEFINITIONS:  # which `run` brings along
-        control.run(tiny(seeds=2), study).close()
-        assert lasting(study) == lasting(finished)
-        return
     with pytest.raises(sl.SpiritlevelError, match="is damaged"):
         control.run(tiny(seeds=2), study)
     assert [path.read_bytes() for path in weights(study)] == kept
     if before is not None:
         assert spoiled.read_bytes() == before
+
+
+def test_a_store_without_its_log_is_neither_read_nor_started_anew(finished, tmp_path):
+    with Store.create(tmp_path / "open", tiny(seeds=2)) as store:
+        execute(store)
+        shutil.copytree(tmp_path / "open", tmp_path / "copy")
+    (tmp_path / "copy" / "runs.sqlite-wal").unlink()
+    kept = [path.read_bytes() for path in weights(tmp_path / "copy")]
+    ways = (Store.open, control.resume, lambda folder: control.run(tiny(seeds=2), folder))
+    for way in ways:
+        with pytest.raises(sl.SpiritlevelError, match="weights of 4 runs that it knows nothing of"):
+            way(tmp_path / "copy")
+    assert "runs.sqlite-wal" in Watched(tmp_path / "copy").state()["waiting"]
+    assert [path.read_bytes() for path in weights(tmp_path / "copy")] == kept
+    shutil.copy(tmp_path / "open" / "runs.sqlite", tmp_path / "copy")  # closed: all is in there
+    assert lasting(tmp_path / "copy") == lasting(finished)
+
+
+def limited(folder, limit: int) -> None:
+    """A study is made, and no file may become larger than so many bytes; this process ends then."""
+    resource = pytest.importorskip("resource")
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        Store.create(folder, tiny(seeds=2))
+    except sl.SpiritlevelError as error:
+        text = str(error)
+        os._exit(3 if "could not be started" in text and "the same command again" in text else 4)
+    os._exit(0)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such limits there")
+@pytest.mark.parametrize("limit", [0, 1000, 4096, 8192, 20_000])
+def test_a_disk_that_is_full_in_the_first_moments(tmp_path, limit):
+    process = forks().Process(target=limited, args=(tmp_path / "study", limit))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 3
+    with pytest.raises(sl.SpiritlevelError, match="Start it again with `spiritlevel study run`"):
+        control.resume(tmp_path / "study")
+    with Store.create(tmp_path / "study", tiny(seeds=2)) as store:  # which that command does
+        assert store.counts().pending == 4

@@ -15,6 +15,7 @@ from population.tiny_study import lasting, tiny
 from spiritlevel.cli.app import app
 from spiritlevel_lab import Store, execute
 from spiritlevel_lab.pages.watch import Watched
+from spiritlevel_lab.population.storage import checksums
 
 NOBODY = 65534
 
@@ -108,6 +109,7 @@ def test_a_log_that_was_left_behind_is_read_too(finished, place):
         store.retry_failed()
         writing = sqlite3.connect(folder / "runs.sqlite")
         writing.execute("UPDATE runs SET seconds = 4321.0")
+        checksums.seal_all(writing)
         writing.commit()
         copied = place / "copied"
         shutil.copytree(folder, copied, ignore=shutil.ignore_patterns("*-shm"))
@@ -143,6 +145,7 @@ def test_a_store_of_an_earlier_version_is_upgraded_in_the_copy_alone(finished, p
     shutil.copytree(finished, folder)
     with contextlib.closing(sqlite3.connect(folder / "runs.sqlite")) as old:
         old.execute("DROP TABLE epoch_measurements")
+        old.execute("DROP TABLE checksums")
         old.execute("ALTER TABLE epochs DROP COLUMN validation_loss")
         old.execute("ALTER TABLE epochs DROP COLUMN validation_accuracy")
         old.execute("PRAGMA user_version = 1")

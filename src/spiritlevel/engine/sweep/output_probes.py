@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
 from ..estimate import Estimate
 from ..refine import AbstractDraws, Outlook
-from .sums import Factors, RowSums, pooled_estimate
+from .sums import Factors, Part, data_variance, pooled_estimate
 
 MIN_SPREADS = 32  # least samples × (probes − 1) to estimate the error of output probes from
 
-Part = tuple[int | None, RowSums]  # the sums of a pass, and its number of probes: None has all
 TakePass = Callable[[range | None], None]  # a pass with these probes, or with all columns
 
 
@@ -56,8 +56,12 @@ class OutputProbes(AbstractDraws):
 
     def estimate(self) -> Estimate:
         """The estimate from all passes together."""
-        parts = [(count or 1, rows.estimate(self._factors, count)) for count, rows in self._parts()]
-        return pooled_estimate(parts)
+        parts = self._parts()
+        found = pooled_estimate(
+            [(count or 1, rows.estimate(self._factors, count)) for count, rows in parts]
+        )
+        data = data_variance([parts], self._factors, found)
+        return dataclasses.replace(found, data_variance=data)
 
     def next_stage(self, estimate: Estimate, enough: float) -> int:
         """How many probes to have next: at least as many as make the error trusted."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...model.distributed import Processes
 from ..estimate import Estimate
-from ..moments import Moments
+from ..moments import Moments, without_noise
 
 RowKind = Literal["trace", "kappa", "kappa_std", "kappa_var", "rho"]
 Factors = Mapping[str, float]  # by row; an estimate is of Σ factor × value
@@ -66,21 +66,18 @@ class RowSums:
         self.within, self.fourth = self.within.cpu(), self.fourth.cpu()
 
     def estimate(self, factors: Factors, num_probes: int | None) -> Estimate:
-        """Σ over rows of factor × mean value; exact if there were no probes."""
+        """Σ over rows of factor × mean value, without its sampling error; exact without probes."""
         moments = self.between
         names, values = list(factors), list(factors.values())
-        value, spread = moments.mean(names, values), moments.stderr(names, values)
-        total = None if spread is None else spread**2
+        value = moments.mean(names, values)
         if num_probes is None:
-            return Estimate(value, data_variance=total)
-        c = moments.combination(names, values)
-        squares = float(c @ self.within @ c)
-        variance = squares / (num_probes - 1) / num_probes / moments.total_weight**2
+            return Estimate(value)
+        variance = self.noise(factors, num_probes) / moments.total_weight**2
         seen = (num_probes - 1) * self.effective_samples(factors)
         if self.signed:  # values that cancel say nothing about how many samples matter
             seen = (num_probes - 1) * float(moments.count)
         if variance == 0.0:
-            return Estimate(value, 0.0, seen, data_variance=total, drawn=True)
+            return Estimate(value, 0.0, seen, drawn=True)
         # a single row has its own sums; a group of rows uses those of all rows together
         row = moments.index[names[0]] if len(names) == 1 else len(self.fourth) - 1
         diagonal = self.within[row, row] if len(names) == 1 else self.within.sum()
@@ -88,8 +85,14 @@ class RowSums:
         dof = (num_probes - 1) * float(diagonal) ** 2 / fourth if fourth else math.inf
         # if few samples dominate, their spread may be small by chance: count only those
         dof = min(dof, seen)
-        data = None if total is None else max(total - variance, 0.0)
-        return Estimate(value, variance, dof, data, drawn=True)
+        return Estimate(value, variance, dof, drawn=True)
+
+    def noise(self, factors: Factors, num_probes: int | None) -> float:
+        """Σ over the samples of the variance of a sample's mean over the probes."""
+        if num_probes is None:
+            return 0.0
+        c = self.between.combination(list(factors), list(factors.values()))
+        return float(c @ self.within @ c) / (num_probes - 1) / num_probes
 
     def effective_samples(self, factors: Factors) -> float:
         """(Σ v)² / Σ v² over the samples: their number if all are equal, 1 if one dominates."""
@@ -135,6 +138,9 @@ class SweepSums:
         return self.neurons[layer] / self.kinds["rho"].between.total_weight
 
 
+Part = tuple[int | None, RowSums]  # the sums of a pass, and its number of probes: None has all
+
+
 def pooled_estimate(parts: list[tuple[int, Estimate]]) -> Estimate:
     """One estimate from several of the same number, each with its number of probes."""
     return cautious(mean_estimate(parts))
@@ -166,7 +172,30 @@ def _mean(parts: list[tuple[int, Estimate]]) -> Estimate:
     value = sum(count * e.value for count, e in parts) / total
     variance = sum((count / total) ** 2 * e.variance for count, e in parts)
     spread = sum(((count / total) ** 2 * e.variance) ** 2 / e.dof for count, e in parts)
-    of_data = [(count, e.data_variance) for count, e in parts if e.data_variance is not None]
-    data = sum(c * v for c, v in of_data) / sum(c for c, _ in of_data) if of_data else None
     dof = variance**2 / spread if spread else sum(e.dof for _, e in parts)
-    return Estimate(value, variance, dof, data, drawn=any(e.drawn for _, e in parts))
+    return Estimate(value, variance, dof, drawn=any(e.drawn for _, e in parts))
+
+
+def data_variance(
+    groups: Sequence[Sequence[Part]], factors: Factors, found: Estimate
+) -> float | None:
+    """The variance of the sampling error of Σ factor × value, which was `found` from these parts.
+
+    Each group of samples has had passes of its own. None for a single sample, and where the noise
+    of the probes hides how much the samples differ.
+    """
+    names, values = list(factors), list(factors.values())
+    count, weight, squares, total, noise, of_mean = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for parts in groups:
+        moments, probes = parts[0][1].between, sum(number or 1 for number, _ in parts)
+        count, weight = count + moments.count, weight + moments.total_weight
+        squares += float(moments.weights[1])
+        for number, sums in parts:
+            share, own = (number or 1) / probes, sums.noise(factors, number)
+            total += share * sums.between.spread(names, values, found.value)
+            noise, of_mean = noise + share * own, of_mean + share**2 * own
+    if count < 2:
+        return None
+    noise -= of_mean * squares / weight**2  # the mean follows the noise of the samples
+    scale = count / (count - 1) / weight**2
+    return without_noise(scale * total, scale * noise, count=count, dof=found.dof)

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from ...records.measurements import Cost
 from ..estimate import Estimate, estimate_from_repetitions
-from ..moments import Moments
+from ..moments import without_noise
 from ..row_probes import AbstractRowProbes
-from ..sweep.sums import Factors
+from ..sweep.sums import Factors, RowSums
 from .chunk_products import Operator
 from .long_rows import columns, inner
 from .metrics import Metric
@@ -46,6 +46,34 @@ VECTOR_BYTES = 1 << 28  # for the directions and products of one pass
 PROBE_VECTORS, SKETCH_VECTORS = 2, 3
 
 
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """What some probes gave for each part of the data: one ξ for all of them."""
+
+    sums: RowSums  # with a part for a sample
+    values: Tensor  # of all the data, shape: (probes, rows)
+
+    def data_variance(self, factors: Factors, *, drawn: bool) -> float | None:
+        """Of the sampling error; None for a single part, and where noise hides it.
+
+        What is common to the noise of all parts does not make them differ. `drawn` says whether
+        there is noise at all.
+        """
+        moments, probes = self.sums.between, len(self.values)
+        if moments.count < 2 or (drawn and probes < 2):
+            return None
+        names, values = list(factors), list(factors.values())
+        spread, noise = moments.stderr(names, values), 0.0
+        assert spread is not None
+        if drawn:
+            c = moments.combination(names, values)
+            common = float((self.values @ c).var()) / probes * float(moments.weights[1])
+            scale = moments.count / (moments.count - 1) / moments.total_weight**2
+            noise = scale * (self.sums.noise(factors, probes) - common)
+        dof = (probes - 1) * (moments.count - 1)
+        return without_noise(spread**2, noise, count=moments.count, dof=dof)
+
+
 class WeightProbes(AbstractRowProbes):
     """All probes of one metric so far, of one or several operators."""
 
@@ -60,8 +88,7 @@ class WeightProbes(AbstractRowProbes):
         self.products, self.metric, self.seed, self.few = products, metric, seed, few
         self.cluster = max(1, math.ceil(num_samples / CLUSTERS))
         self.values: dict[Operator, list[Tensor]] = {}  # one tensor of shape (rows,) per probe
-        self.parts: dict[Operator, Moments] = {}  # the pilot's values by part of the data
-        self._pilot_sizes: dict[Operator, int] = {}  # probes that `parts` are from
+        self.parts: dict[Operator, _Parts] = {}  # the pilot's values by part of the data
         # ‖Bξ‖² within each row: in few probes it gives the variance of the values
         self.squares: dict[Operator, list[Tensor]] = {}
         # of each probe, for ρ(j) of every neuron: ξ∘Bξ and, in few probes, (Bξ)∘(Bξ)
@@ -123,7 +150,7 @@ class WeightProbes(AbstractRowProbes):
         self._replaced += self.count(operator)
         for kept in (self.values, self.squares, self.elements, self.element_squares):
             kept.pop(operator, None)
-        self._pilot_sizes.pop(operator, None)
+        self.parts.pop(operator, None)
         (images,) = self._multiply([operator], xi, xi, pilot=True)
         self._record(operator, xi, images)
         self._complete.add(operator)
@@ -152,13 +179,13 @@ class WeightProbes(AbstractRowProbes):
     def estimate(self, operator: Operator, factors: Factors) -> Estimate:
         """Σ over rows of factor × E⟨ξ, Bξ⟩."""
         values, c = self._combined(operator, factors)
-        moments = self.parts.get(operator)
-        spread = None if moments is None else moments.stderr(list(factors), list(factors.values()))
+        data = None
+        if operator in self.parts:
+            data = self.parts[operator].data_variance(factors, drawn=not self.complete(operator))
         if self.complete(operator):
-            data_variance = None if spread is None else spread**2
-            return Estimate(math.fsum(values) / len(values), data_variance=data_variance)
+            return Estimate(math.fsum(values) / len(values), data_variance=data)
         squares = torch.stack(self.squares[operator]).cpu() @ c.square() if self.few else None
-        estimate = _mean_of(values, squares, None if spread is None else spread**2)
+        estimate = _mean_of(values, squares, data)
         if self.exact_part is not None:
             ones = torch.ones_like(self.exact_part)[None]
             by_row = self.metric.by_row(self.exact_part[None], ones)[0].cpu()
@@ -219,7 +246,7 @@ class WeightProbes(AbstractRowProbes):
         requests = [Request(operator, metric.space, vectors) for operator in operators]
         sums = [torch.zeros_like(xi, dtype=torch.float64) for _ in operators]
         total = torch.zeros((), dtype=torch.float64, device=xi.device)
-        parts = [Moments(metric.rows, xi.device) for _ in operators]
+        parts = [RowSums(metric.rows, xi.device) for _ in operators]
         with surface.processes.together():
             chunk = self.cluster if pilot else None
             for weight, images in self.products.by_chunk(requests, chunk=chunk):
@@ -228,15 +255,16 @@ class WeightProbes(AbstractRowProbes):
                     image = metric.drop(rows)
                     sums[i] += image
                     if pilot and left is not None:
-                        values = metric.by_row(left, image).mean(dim=0)[:, None]
-                        parts[i].add(values, values.new_full((1,), weight))
+                        values = metric.by_row(left, image)[:, :, None]
+                        parts[i].add(list(values), values.new_full((1,), weight))
         surface.processes.sum_(total, *sums)
         if pilot and left is not None:
-            for operator, moments in zip(operators, parts, strict=True):
-                moments.reduce(surface.processes)
+            for operator, part_sums, whole in zip(operators, parts, sums, strict=True):
+                part_sums.reduce(surface.processes)
                 # not added up over draws: if a loader shuffles, its parts are not the same again
-                if len(xi) > self._pilot_sizes.get(operator, 0):
-                    self.parts[operator], self._pilot_sizes[operator] = moments, len(xi)
+                if operator not in self.parts or len(xi) > len(self.parts[operator].values):
+                    values = metric.by_row(left, whole / total).cpu()
+                    self.parts[operator] = _Parts(part_sums, values)
         self.cost += surface.processes.total_cost(surface.cost - before)
         return [(image_sum / total).to(xi.dtype) for image_sum in sums]
 

@@ -1,5 +1,5 @@
 """Files: written completely or not at all, read without running or unpacking what is too much."""
 
-from .writing import remove_leftovers, write_atomically
+from .writing import is_plain, own_folder, remove_leftovers, write_atomically
 
-__all__ = ["remove_leftovers", "write_atomically"]
+__all__ = ["is_plain", "own_folder", "remove_leftovers", "write_atomically"]

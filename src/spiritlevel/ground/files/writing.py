@@ -6,10 +6,13 @@ import contextlib
 import glob
 import os
 import pathlib
+import stat
 import tempfile
 
 from ..errors import SpiritlevelError
 from .names import as_path
+
+RANDOM = "[a-z0-9_]" * 8  # what `tempfile` puts behind the beginning of a name
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
@@ -36,8 +39,34 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
     """Delete what processes left that were killed while they wrote `path`."""
     target = pathlib.Path(path)
-    for leftover in target.parent.glob(f".{glob.escape(target.name)}.*"):
-        leftover.unlink(missing_ok=True)
+    own_folder(target.parent.parent, target.parent.name)
+    for leftover in target.parent.glob(f".{glob.escape(target.name)}.{RANDOM}"):
+        if is_plain(leftover):
+            leftover.unlink(missing_ok=True)
+
+
+def own_folder(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """The folder of this name in a folder of ours; a link, which leads to other files, is refused.
+
+    A folder that was received may hold links, and whatever is written or deleted through one is not
+    ours.
+    """
+    path = folder / name
+    if path.is_symlink():
+        raise SpiritlevelError(
+            f"The folder {str(path)!r} must be a folder. It is a link to {os.readlink(path)!r}, "
+            "where nothing is written or deleted. Remove the link, or put a folder in its place."
+        )
+    return path
+
+
+def is_plain(path: pathlib.Path) -> bool:
+    """Whether a file is there that has no other name: neither a link nor a second name of one."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def _umask() -> int:

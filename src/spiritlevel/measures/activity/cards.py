@@ -105,7 +105,7 @@ def death(workspace: Workspace) -> Measured:
     summary="Norm of each layer's input: the root of its mean square over the samples",
     formula=r"\Bigl(\sum_l \operatorname{mean}_n \|a_n^{(l-1)}\|_2^2\Bigr)^{1/2}",
     paper=PAPER + ", section 3.1 (s_l) and Figure 3c",
-    invariant={"unit_permute", "batchnorm_absorb", "batch_split"},
+    invariant={"unit_permute", "batchnorm_absorb", "batchnorm_fold", "logit_shift", "batch_split"},
     misleads=(
         "Rescaling the weights changes it without changing the function. The inputs of the first "
         "layer are the data themselves. A convolution counts its whole input map once, not each "
@@ -144,7 +144,7 @@ def activation_norm(workspace: Workspace) -> Measured:
     summary="Norm of the loss gradient in each layer's parameters",
     formula=r"\|\nabla_\theta L\|_2",
     paper=PAPER + ", appendix A.3 (gradient norm)",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "Rescaling the weights changes it without changing the function. It is the norm of the "
         "gradient of the mean loss over all data, not the mean of the norms over batches."

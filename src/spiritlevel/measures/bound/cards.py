@@ -69,7 +69,7 @@ FAILURE = Option(
 )
 bound_measure = functools.partial(
     measure,
-    invariant=EVERY - {"neuron_rescale"},
+    invariant=EVERY - {"neuron_rescale", "free_shift"},
     direction=None,
     needs=HEAD,
     requires=(head, check_rows),

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from ...engine.data_pass import Needs
 from ...engine.refine import advice
-from ...engine.row_estimator import RowEstimate, columns_text, estimate_rows, probes_text
+from ...engine.row_estimator import (
+    RowEstimate,
+    columns_text,
+    estimate_rows,
+    hidden_text,
+    probes_text,
+)
 from ...engine.workspace import Workspace
 from ...records.measurements import Measurement, Status
 from ..eigenvalues import of_network, room_for_network, subspace_of_network
@@ -21,7 +27,7 @@ PRODUCTS = Needs(products=True)
     summary="Trace of the Hessian of the loss in every trainable parameter",
     formula=r"\operatorname{Tr} \nabla^2_\theta L",
     paper="Hochreiter & Schmidhuber 1997; Taleghani et al., Theorem 1 (head); here every layer",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "Rescaling the weights changes it at will without changing the function, and a confident "
         "network has a small trace whatever its generalization. Compare only networks of the same "
@@ -47,7 +53,7 @@ def trace(workspace: Workspace) -> Measured:
     summary="Trace of the generalized Gauss–Newton matrix, for any network",
     formula=r"\operatorname{mean}_n \operatorname{Tr}(J_n^\top \nabla^2_z \ell_n\, J_n)",
     paper="Schraudolph 2002; Sharpness can be manipulated, eq. of the Gauss–Newton trace",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "Equal to the Hessian's trace only if the outputs are piecewise linear in the weights. "
         "Rescaling changes it, as it does the trace."
@@ -71,6 +77,8 @@ def ggn_trace(workspace: Workspace) -> Measured:
         if estimate.unknown or (judged and missed):
             status = Status.NOT_CONVERGED
             text = f"{text}; {advice(rows, workspace.precision)}"
+        if hidden := hidden_text(workspace, estimate):
+            text = f"{text.rstrip('.')}; {hidden}"
         if estimate.exact and (doubtful := [name for name in names if name in doubts]):
             status = Status.UNCONFIRMED
             text = f"not confirmed: {doubtful[0]!r}: {doubts[doubtful[0]]}"
@@ -86,7 +94,7 @@ def ggn_trace(workspace: Workspace) -> Measured:
     summary="Trace of the squared Hessian: the sum of its squared eigenvalues",
     formula=r"\operatorname{Tr} (\nabla^2_\theta L)^2 = \mathbb{E}_z \|\nabla^2_\theta L\, z\|^2",
     paper="Flatness-Aware Regularization, eq. 1",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "A few large eigenvalues decide it. Rescaling changes it. It is an estimate: read its "
         "interval."
@@ -111,7 +119,7 @@ def trace_squared(workspace: Workspace) -> Measured:
     summary="Largest eigenvalue of the Hessian",
     formula=r"\lambda_{\max}\bigl(\nabla^2_\theta L\bigr)",
     paper="Keskar et al. 2017; Petzka et al. 2019, for one layer",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "One direction out of millions, and rescaling changes it at will: compare only networks of "
         "the same architecture and scale. It is determined by the optimizer's step size more than "
@@ -133,7 +141,7 @@ def lambda_max(workspace: Workspace) -> Measured:
     summary="Smallest eigenvalue of the Hessian; negative if the loss still curves downwards",
     formula=r"\lambda_{\min}\bigl(\nabla^2_\theta L\bigr)",
     paper="Sagun et al. 2018, Empirical analysis of the Hessian",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "Negative values are normal for trained networks and do not mean that training failed. "
         "Rescaling changes it."

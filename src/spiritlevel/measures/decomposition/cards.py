@@ -57,6 +57,7 @@ path_measure = functools.partial(
         "probes)"
     ),
     counterpart="relative.kappa",
+    invariant={"unit_permute", "logit_shift", "batch_split"},
 )
 def centered(workspace: Workspace) -> Measured:
     """From the path matrices if they are formed, otherwise from factor columns or probes."""
@@ -137,6 +138,7 @@ def upper_bound(workspace: Workspace) -> Measured:
         "It shows the scale of the weights after a layer, not flatness: at a last linear layer it "
         "is 1 by definition, and rescaling changes it at will."
     ),
+    invariant={"unit_permute", "free_shift", "batch_split"},
 )
 def path_lambda_max(workspace: Workspace) -> Measured:
     """Of each layer, and the largest of them."""

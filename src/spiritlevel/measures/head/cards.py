@@ -26,6 +26,10 @@ MIN_PRODUCTS = 300  # allowed whatever max_passes is: most take no pass through 
 STREAMED_RESIDUALS = {torch.float32: 1e-3, torch.float64: 1e-8}
 PAIR_BLOCK = 2048  # samples a side: 32 MiB of float64 pair products
 LARGEST = "largest eigenvalue of the head"
+OF_FEATURES = {  # claims of a measure that sees the features through the logits alone
+    *("unit_permute", "batchnorm_absorb", "batchnorm_fold", "attention_rescale", "unit_mix"),
+    *("logit_shift", "batch_split"),
+}
 PAPER = "Taleghani et al., An accurate flatness measure"
 
 
@@ -34,7 +38,7 @@ PAPER = "Taleghani et al., An accurate flatness measure"
     summary="Hessian trace of the last linear layer, from Gini term and feature norm",
     formula=r"\operatorname{mean}_n \bigl(1 - \|p_n\|^2\bigr)\, \|\phi_n\|^2",
     paper=PAPER + ", Theorem 1 and Corollary 3 (eq. 15)",
-    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "unit_mix", "batch_split"},
+    invariant=OF_FEATURES,
     misleads=(
         "A product of confidence and feature norm: scaling the features changes it at will. The "
         "bias is left out; it would add the mean Gini term."
@@ -55,7 +59,7 @@ def head_trace(workspace: Workspace) -> Measured:
     formula=r"\operatorname{mean}_n \|\phi_n\|^2 "
     r"\Bigl(\sum_i p_i \|w_i\|^2 - \bigl\|\sum_i p_i w_i\bigr\|^2\Bigr)",
     paper=PAPER + ", Definition 1 (eq. 17); Petzka et al. 2021, Definition 3",
-    invariant=EVERY - {"neuron_rescale"},
+    invariant=EVERY - {"neuron_rescale", "free_shift"},
     misleads=(
         "Neuron-wise rescaling of the features changes it. It falls with confidence: larger logits "
         "look flatter, although the decisions are the same."
@@ -74,7 +78,7 @@ def head_kappa(workspace: Workspace) -> Measured:
     summary="Trace of the squared Hessian of the last linear layer",
     formula=r"\tfrac{1}{N^2} \sum_{n,m} (\phi_n \cdot \phi_m)^2 \operatorname{Tr}(A_n A_m)",
     paper="Flatness-Aware Regularization, eq. 1, in closed form for the head",
-    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "unit_mix", "batch_split"},
+    invariant=OF_FEATURES,
     misleads="Its cost grows with the square of the number of samples. Rescaling changes it.",
     needs=STORED,
     requires=(head,),
@@ -100,7 +104,7 @@ def head_trace_squared(workspace: Workspace) -> Measured:
     summary="Largest Hessian eigenvalue of the last linear layer",
     formula=r"\lambda_{\max}\Bigl(\operatorname{mean}_n A_n \otimes \phi_n \phi_n^\top\Bigr)",
     paper=PAPER + " (block form of the Hessian); Lanczos on the closed-form product",
-    invariant={"unit_permute", "batchnorm_absorb", "attention_rescale", "unit_mix", "batch_split"},
+    invariant=OF_FEATURES,
     misleads="Rescaling changes it; one direction of C·d.",
     needs=STORED,
     default=True,
@@ -120,7 +124,7 @@ def head_lambda_max(workspace: Workspace) -> Measured:
     r"\operatorname{mean}_n A_n \otimes \phi_n \phi_n^\top\Bigr)",
     paper="Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Table 1 (κ^l), in "
     "closed form for the head",
-    invariant=EVERY - {"neuron_rescale"},
+    invariant=EVERY - {"neuron_rescale", "free_shift", "logit_shift"},
     misleads=(
         "Neuron-wise rescaling of the features changes it; one direction of C·d. A few large "
         "weights that the loss does not depend on raise it."

@@ -7,7 +7,7 @@ from ...engine.row_estimator import estimate_rows
 from ...engine.workspace import Workspace
 from ..hessian_results import hessian_measurement, measured_rows
 from ..layer_weights import largest_layer, measured_weights
-from ..registry import ALL_BUT_MIXING, Measured, measure
+from ..registry import OF_ROWS, Measured, measure
 
 RHO = Needs(sweep=True, rho=True)
 PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Appendix B"
@@ -18,7 +18,7 @@ PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Ap
     summary="Curvature along each input neuron's outgoing weights, summed over neurons and layers",
     formula=r"\sum_l \sum_j w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
     paper=PAPER,
-    invariant=ALL_BUT_MIXING,
+    invariant=OF_ROWS,
     misleads=(
         "It looks only along the weights themselves, one direction per neuron; curvature in other "
         "directions does not count. It falls with confidence, like every softmax curvature."
@@ -39,7 +39,7 @@ def rho_sum(workspace: Workspace) -> Measured:
     summary="Curvature along the outgoing weights of the sharpest neuron",
     formula=r"\max_{l,j}\, w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
     paper=PAPER,
-    invariant=ALL_BUT_MIXING,
+    invariant=OF_ROWS,
     misleads="Like neuron.rho_sum; one neuron decides, so it is the noisiest of the family.",
     needs=RHO,
     default=True,

@@ -157,7 +157,7 @@ def distance(workspace: Workspace) -> Measured:
     summary="Squared Fisher–Rao norm: how a sample's loss changes when all weights grow together",
     formula=r"\operatorname{mean}_n \langle \theta, \nabla_\theta \ell_n \rangle^2",
     paper=LIANG + ", definition of the Fisher–Rao norm",
-    invariant=EVERY,
+    invariant=EVERY - {"free_shift"},
     misleads=(
         "It looks at one direction of the weights only, and goes to 0 with the loss of a network "
         "that fits its labels. The norm itself is the square root. Each position of a sequence or "
@@ -177,7 +177,7 @@ def fisher_rao(workspace: Workspace) -> Measured:
     summary="Squared Fisher–Rao norm for labels that the model itself would draw: θᵀ GGN θ",
     formula=r"\operatorname{mean}_n\, (J_n \theta)^\top \nabla^2_z \ell_n\, (J_n \theta)",
     paper=LIANG + ", definition of the Fisher–Rao norm, with labels from the model",
-    invariant=EVERY,
+    invariant=EVERY - {"free_shift"},
     misleads=(
         "Like norms.fisher_rao; it is small for a confident network, right or wrong. With a loss "
         "other than cross-entropy it is the quadratic form of the GGN, which is at best a Fisher "

@@ -14,7 +14,7 @@ from ...ground.need import one_of
 from ...model.losses import CrossEntropy
 from ...records.measurements import Cost, Measurement, Status
 from ..options import Option, count, length
-from ..registry import ALL_BUT_MIXING, Measured, measure
+from ..registry import OF_WEIGHTS, Measured, measure
 from .sigma_search import FEW, NoiseLimit, SigmaSearch
 
 TARGETS = ("auto", "error", "loss")
@@ -79,7 +79,7 @@ noise_measure = functools.partial(
         r"\mathbb{E}_{u \sim N(0, \sigma^2 I)} E(\theta + u) - E(\theta) \le d \}"
     ),
     paper=f"{JIANG} (pacbayes-flatness){COMPARED}",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=f"Rescaling the weights changes it at will. {LIMITS}",
     shared_work=SEARCH,
     counterpart="pac_bayes.magnitude",
@@ -98,7 +98,7 @@ def sigma(workspace: Workspace) -> Measured:
         r"E(\theta + u) - E(\theta) \le d \}"
     ),
     paper=f"{JIANG} (pacbayes-mag-flatness, with ε = 0){COMPARED}",
-    invariant=ALL_BUT_MIXING,
+    invariant=OF_WEIGHTS,
     misleads=(
         f"A weight of exactly zero gets no noise; the noise on a bias follows its size. {LIMITS}"
     ),

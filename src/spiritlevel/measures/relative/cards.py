@@ -15,11 +15,15 @@ from ...records.measurements import Measurement
 from ..hessian_results import hessian_measurement, measured_rows
 from ..layer_weights import largest_layer, layer_weights, measured_weights
 from ..options import A_LENGTH, Option, is_length
-from ..registry import ALL_BUT_MIXING, Measured, measure
+from ..registry import OF_ROWS, Measured, measure
 from ..requirements import inputs
 
 KAPPA = Needs(sweep=True, kappa=True)
 FEATURES = Needs(sweep=True, kappa=True, standardized=True)
+OF_LAYERS = {  # claims of a measure in which one factor on a whole layer cancels
+    *("layer_rescale", "unit_permute", "batchnorm_absorb", "batchnorm_fold", "logit_shift"),
+    "batch_split",
+}
 PAPER = "Petzka et al. 2021, Relative Flatness and Generalization, Definition 3"
 THEOREM = "Petzka et al. 2021, Relative Flatness and Generalization, Theorem 4"
 STANDARDIZED = (
@@ -58,7 +62,7 @@ def weight_decay(workspace: Workspace, name: str) -> float:
     summary="Relative flatness of every layer's weights, summed over the layers",
     formula=r"\sum_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
     paper=PAPER,
-    invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
+    invariant=OF_LAYERS,
     misleads=(
         "Neuron-wise rescaling of a layer's input features still changes it. It falls with "
         "confidence (large logits), which says nothing about the decisions. Biases and "
@@ -80,7 +84,7 @@ def kappa(workspace: Workspace) -> Measured:
     summary="Relative flatness of the sharpest layer",
     formula=r"\max_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
     paper=PAPER + "; network maximum as in Petzka et al. 2019, Appendix B",
-    invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
+    invariant=OF_LAYERS,
     misleads="Like relative.kappa; one layer decides, often the first or the last.",
     needs=KAPPA,
     default=True,
@@ -137,7 +141,7 @@ def _columns_times_squares(matrix: WeightMatrix) -> float:
     formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
     r"\quad V_l = \operatorname{diag}\bigl(\operatorname{std}_n a^l_j\bigr)",
     paper=THEOREM + ", with the standard deviation: as printed, with the variance, its claim fails",
-    invariant=ALL_BUT_MIXING,
+    invariant=OF_ROWS,
     misleads=STANDARDIZED,
     needs=FEATURES,
     requires=(layer_weights, inputs),
@@ -154,7 +158,7 @@ def kappa_std(workspace: Workspace) -> Measured:
     formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
     r"\quad V_l = \operatorname{diag}\bigl(\operatorname{var}_n a^l_j\bigr)",
     paper=THEOREM + ", as printed",
-    invariant={"layer_rescale", "unit_permute", "batchnorm_absorb", "batch_split"},
+    invariant=OF_LAYERS,
     misleads=(
         "Neuron-wise rescaling changes it, contrary to the theorem: a neuron times α has α² times "
         "the variance while its weights have 1/α. relative.kappa_std does what it intends. "

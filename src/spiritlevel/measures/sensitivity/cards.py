@@ -15,13 +15,13 @@ from ..eigenvalues import of_weights
 from ..hessian_results import eigenvalue_measurement, estimate_measurement, hessian_measurement
 from ..layer_weights import layer_weights
 from ..options import length, word_or_length
-from ..registry import EVERY, Measured, measure
+from ..registry import EVERY, OF_OUTPUTS, Measured, measure
 from .jacobian import ALL, OUTSIDE, REGION, check_input, check_region, input_jacobian
 from .robustness import feature_layer, robustness, turned_layer
 
 MANIPULATED = "Sharpness can be manipulated and misleading for generalization, Table 3"
 RELATIVE = "Petzka et al. 2021, Relative Flatness and Generalization, "
-OF_A_LAYER = EVERY - {"neuron_rescale"}
+OF_A_LAYER = EVERY - {"neuron_rescale", "free_shift"}
 JACOBIAN_COST = "1 forward, C backwards, shared by both (a few output probes beyond 16 outputs)"
 
 DELTA = length("delta", 0.1, "relative size of the feature perturbations")
@@ -43,7 +43,7 @@ def _output_by_output(workspace: Workspace) -> Cost:
     summary="Root mean square over samples of the norm of the input–output Jacobian",
     formula=(r"\sqrt{\operatorname{mean}_n \Bigl\| \frac{\partial z_n}{\partial x_n} \Bigr\|_F^2}"),
     paper=MANIPULATED,
-    invariant=EVERY,
+    invariant=OF_OUTPUTS,
     misleads=(
         "It scales with the outputs: multiplying all logits by 2 doubles it without changing a "
         "decision. It depends on how the inputs are normalized; compare only networks that see the "
@@ -67,7 +67,7 @@ def jacobian(workspace: Workspace) -> Measured:
         r"\Bigl\| \frac{\partial z_n}{\partial x_n^{\mathrm{outside}}} \Bigr\|_F^2}"
     ),
     paper=MANIPULATED,
-    invariant=EVERY,
+    invariant=OF_OUTPUTS,
     misleads=(
         "It assumes that sensitivity is spread evenly over the rest of the image; borders and "
         "empty background make it smaller than the same area elsewhere. It scales with the "
@@ -179,7 +179,7 @@ def robustness_prediction(workspace: Workspace) -> Measured:
     ),
     formula=r"\tfrac{1}{2} \delta^2 \|W\|_F^2\, \lambda_{\max}\bigl(\nabla^2_W L\bigr)",
     paper="Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, appendix C.1",
-    invariant=OF_A_LAYER,
+    invariant=OF_A_LAYER - {"logit_shift"},
     misleads=(
         "Holds up to terms of order δ³, and at a minimum only. One direction decides, and few "
         "feature matrices come near it."

@@ -9,7 +9,7 @@ from ...engine.workspace import Workspace
 from ...records.measurements import Cost, Measurement, Status
 from ..hessian_results import estimate_measurement
 from ..options import count, length
-from ..registry import ALL_BUT_MIXING, Measured, measure
+from ..registry import OF_WEIGHTS, Measured, measure
 from .worst_case import Ball, Worst
 
 PASSES_A_DRAW = 2  # the noise and its mirror image
@@ -85,7 +85,7 @@ SIZE_OF_BIASES = (
     summary="Largest rise of the loss within a ball of radius rho around the weights (SAM)",
     formula=r"\max_{\|\varepsilon\|_2 \le \rho} L(\theta + \varepsilon) - L(\theta)",
     paper=FORET + "; paper 001, Appendix A.6",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         f"{LOCAL} Rescaling the weights changes it at will, so it cannot be compared between "
         "networks or training runs. Away from a minimum it is mostly ρ times the gradient's norm."
@@ -107,7 +107,7 @@ def worst(workspace: Workspace) -> Measured:
     summary="Largest rise of the loss in a ball measured in units of each weight's size (ASAM)",
     formula=r"\max_{\|\varepsilon / |\theta|\|_2 \le \rho} L(\theta + \varepsilon) - L(\theta)",
     paper=KWON,
-    invariant=ALL_BUT_MIXING,
+    invariant=OF_WEIGHTS,
     misleads=(
         f"{LOCAL} {SIZE_OF_BIASES} It falls with confidence (large logits), which says nothing "
         "about the decision, and correlates with generalization less than one would hope "
@@ -134,7 +134,7 @@ def adaptive(workspace: Workspace) -> Measured:
         r"L_g(\theta + \varepsilon) - L_g(\theta)"
     ),
     paper=FORET + " and Section 4.1 (m-sharpness); " + ANDRIUSHCHENKO,
-    invariant={"unit_permute"},
+    invariant={"unit_permute", "logit_shift"},
     misleads=f"Like sharpness.worst. {ORDER} It grows as m falls: compare at equal m only.",
     options=(RHO, GROUP, STEPS),
     found_by="search",
@@ -155,7 +155,7 @@ def m_worst(workspace: Workspace) -> Measured:
         r"L_g(\theta + \varepsilon) - L_g(\theta)"
     ),
     paper=f"{KWON}; {ANDRIUSHCHENKO}",
-    invariant=ALL_BUT_MIXING - {"batch_split"},
+    invariant=OF_WEIGHTS - {"batch_split"},
     misleads=f"Like sharpness.adaptive. {ORDER} It grows as m falls: compare at equal m only.",
     options=(ADAPTIVE_RHO, GROUP, STEPS),
     found_by="search",
@@ -173,7 +173,7 @@ def adaptive_m_worst(workspace: Workspace) -> Measured:
     summary="Mean rise of the loss under Gaussian noise of size sigma on every weight",
     formula=(r"\mathbb{E}_{\varepsilon \sim N(0, \sigma^2 I)} L(\theta + \varepsilon) - L(\theta)"),
     paper=ANDRIUSHCHENKO + " (average case); paper 001, Appendix A.6",
-    invariant={"unit_permute", "batch_split"},
+    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "Rescaling the weights changes it at will. For small noise it is ½σ² times the Hessian's "
         "trace, which curvature.trace gives at a lower cost and often exactly. In float32 a rise "
@@ -200,7 +200,7 @@ def average(workspace: Workspace) -> Measured:
         r"L(\theta + \varepsilon) - L(\theta)"
     ),
     paper=ANDRIUSHCHENKO + " (average case, adaptive)",
-    invariant=ALL_BUT_MIXING,
+    invariant=OF_WEIGHTS,
     misleads=(
         f"{SIZE_OF_BIASES} It falls with confidence (large logits), which says nothing about the "
         "decision."

@@ -7,6 +7,7 @@ loss whose own mean is another one is refused.
 """
 
 from .callable_loss import CallableLoss as CallableLoss
+from .common_shift import common_shift as common_shift
 from .cross_entropy import CrossEntropy as CrossEntropy
 from .elementwise import BinaryCrossEntropy as BinaryCrossEntropy
 from .elementwise import MeanSquaredError as MeanSquaredError

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...ground.errors import SpiritlevelError, brief
+from ...ground.files import write_atomically
 from ...ground.files.names import as_path
 from ...ground.plain_text import cell
 
@@ -101,9 +102,7 @@ class File:
         lines = text[len(heading) :].splitlines(keepends=True)
         remaining = heading + "".join(line for line in lines if self._belongs(line, after))
         if remaining != text:
-            beside = self.path.with_name(self.path.name + ".part")
-            beside.write_text(remaining, encoding="utf-8", newline="")  # as rows are appended
-            beside.replace(self.path)  # in one move: the old rows or the new ones, never half
+            write_atomically(self.path, remaining.encode())
 
     def write(self, row: Row) -> None:
         """Append the row as one line, after the heading if the file is new."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
 from ...model.distributed import Processes
 from ...model.findings import share
+from ...model.losses import common_shift
 from ...model.surface import Surface
 from ...records.measurements import Report
 from ...symmetries import CONFIDENCE_ONLY, DOWN, UP
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 NUM_VARIED = 16  # samples, changed in many ways, that show whether symmetries were missed
 NUM_SAMPLES = 4  # that the search for symmetries runs on; what it finds is verified on all
 MOST_DRAWS = 10_000  # of a move; each of them is kept as a report
+View = Callable[[Tensor], Tensor]
 LAST_DIGITS = 1e4  # by which rounding may change outputs when weights are multiplied by up to 25
 
 
@@ -87,9 +90,10 @@ def audit(
         also += [card.name for card in registered_cards() if card.in_audit]
     tell = setup.progress or (lambda done, total, text: None)
     tell(0, 1, "looking for symmetries")
-    symmetries_found, num_outputs = _find(setup, model, data)
+    found = _find(setup, model, data)
+    symmetries_found = found.symmetries
     if method is None:  # without weight probes, whose noise could hide what a move does
-        method = "exact" if num_outputs <= EXACT_COLUMNS else "output_probes"
+        method = "exact" if found.num_outputs <= EXACT_COLUMNS else "output_probes"
     silent = dataclasses.replace(setup, method=method, progress=None)
     towards = {name: _towards(move, draws) for name, move in symmetries_found.moves.items()}
     steps = sum(map(len, towards.values())) + 2
@@ -106,11 +110,11 @@ def audit(
     unmeasured: list[str] = []
     for name, move in symmetries_found.moves.items():
         generator = torch.Generator().manual_seed(setup.seed)
-        for direction in towards[name]:
+        for variant, direction in zip(cycle(move.variants), towards[name], strict=False):
             done += 1
             tell(done, steps, f"measuring after {name}")
-            moved, growth = _moved(model, move, generator, direction)
-            apart = _deviation(setup, model, moved, growth, data)
+            moved, growth = _moved(model, variant, generator, direction)
+            apart = _deviation(setup, model, moved, growth, data, found.seen or _all)
             if apart <= max(symmetries_found.tolerance, move.remainder, _rounding(model)):
                 try:
                     reports.setdefault(name, []).append(measured(moved))
@@ -142,11 +146,12 @@ def _unexplored(before: str, unmeasured: list[str]) -> str:
 
 
 def _towards(move: symmetries.Move, draws: int) -> list[int]:
-    """Where the factors of each draw lie."""
+    """Where the factors of each draw lie; every variant of the move is drawn."""
     if move.name == "unit_permute":  # has no factors: any order is as good as another
         return [UP]
     possible = (UP, DOWN) if move.name in CONFIDENCE_ONLY else move.towards
-    return [possible[index % len(possible)] for index in range(draws)]
+    count = max(draws, len(move.variants))
+    return [possible[index % len(possible)] for index in range(count)]
 
 
 def _moved(
@@ -159,10 +164,22 @@ def _moved(
     return move.at(model, factor), factor**move.power
 
 
+def _all(outputs: Tensor) -> Tensor:
+    return outputs
+
+
 def _deviation(
-    setup: Setup, model: nn.Module, moved: nn.Module, growth: float, data: Iterable[Any]
+    setup: Setup,
+    model: nn.Module,
+    moved: nn.Module,
+    growth: float,
+    data: Iterable[Any],
+    seen: View,
 ) -> float:
-    """How far outputs on all data are from `growth` times the original's, beside the largest."""
+    """How far outputs on all data are from `growth` times the original's, beside the largest.
+
+    As far as the loss sees them.
+    """
     processes = Processes(join=setup.distributed)
     original, copied = (
         Surface(each, data, loss=setup.loss, forward=setup.forward, processes=processes)
@@ -172,7 +189,7 @@ def _deviation(
     with processes.together(), original.preserved(), full_precision(), torch.no_grad():
         for where, batch in original.batches():
             before, after = (
-                each.outputs(batch, where=where, may_overflow=True)[0].double()
+                seen(each.outputs(batch, where=where, may_overflow=True)[0].double())
                 for each in (original, copied)
             )
             if before.numel():
@@ -193,8 +210,17 @@ def _rounding(model: nn.Module) -> float:
     return LAST_DIGITS * max((torch.finfo(dtype).eps for dtype in types), default=0.0)
 
 
-def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> tuple[symmetries.FoundMoves, int]:
-    """The symmetries of the network, looked for on its first samples; and its number of outputs."""
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """The symmetries of a network, and what was seen of its outputs on the way."""
+
+    symmetries: symmetries.FoundMoves
+    num_outputs: int
+    seen: View | None  # what the loss sees of outputs, if that is less than all
+
+
+def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> _Found:
+    """The symmetries of the network, looked for on its first samples."""
     loss, forward = setup.loss, setup.forward
     with dataclasses.replace(setup.whole(), progress=None).opened(model, data) as workspace:
         batch = workspace.surface.first_samples(NUM_SAMPLES)
@@ -204,6 +230,10 @@ def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> tuple[symmetri
         except SpiritlevelError:
             head = None
         num_outputs = workspace.plan.num_outputs
+        surface = workspace.surface
+        with surface.preserved(), torch.no_grad():
+            outputs, targets = surface.outputs(more, where=BatchLocation(0))
+        seen = _view(common_shift(surface.loss, outputs, targets))
 
     def on(chosen: Any) -> Callable[[nn.Module], Tensor]:
         def run(network: nn.Module) -> Tensor:
@@ -221,19 +251,27 @@ def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> tuple[symmetri
         on(batch),
         head=head,
         vary=lambda index: on(_batches.map_tensors(lambda t: _varied(t, index), more)),
+        seen=seen,
         generator=torch.Generator().manual_seed(setup.seed),
     )
-    return found, num_outputs
+    return _Found(found, num_outputs, seen)
+
+
+def _view(dim: int | None) -> View | None:
+    """What is left of outputs if their mean along a dimension does not matter."""
+    if dim is None:
+        return None
+    return lambda outputs: outputs - outputs.mean(dim=dim, keepdim=True)
 
 
 def _varied(values: Tensor, index: int) -> Tensor:
     """Other values of the same kind: noise is added to numbers, tokens are exchanged.
 
-    Whole numbers change places with those of other samples, at the same position and alike in all
-    tensors of a shape, so that masks still fit tokens.
+    Whole numbers, and labels that are 0 or 1, change places with those of other samples, at the
+    same position and alike in all tensors of a shape, so that masks still fit tokens.
     """
     draw = torch.Generator().manual_seed(index)
-    if values.is_floating_point():
+    if values.is_floating_point() and not bool(((values == 0) | (values == 1)).all()):
         noise = torch.randn(values.shape, generator=draw)
         shift = torch.randn(len(values), *[1] * (values.dim() - 1), generator=draw)
         size = values.double().std(correction=0).to(values)

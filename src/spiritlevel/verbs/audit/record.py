@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from ...ground.plain_text import visible
-from ...measures import EVERY, registered_cards
+from ...measures import OF_OUTPUTS, registered_cards
 from ...measures.confounders import MEASURED_ALONG
 from ...records.content import Cell, Column, Part, Table, Text
 from ...records.measurements import SHORT, Measurement, Report, Status
@@ -175,7 +175,7 @@ class Audit(Shown, Saved):
             aside = Answer("untested", "it is not a flatness measure")
             return Verdict("confounder", WORDS["confounder"], aside, aside)
         cards = {card.name: card for card in registered_cards()}
-        on_function_alone = measure in cards and cards[measure].invariant == EVERY
+        on_function_alone = measure in cards and cards[measure].invariant >= OF_OUTPUTS
         scale = scale_answer(
             {move: self._response(measure, move) for move in self.preserving},
             on_function_alone=on_function_alone,

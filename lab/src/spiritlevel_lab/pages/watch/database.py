@@ -16,8 +16,10 @@ from typing import TypeVar
 from spiritlevel.ground.errors import SpiritlevelError
 
 from ...population.storage import schema
+from ...population.storage.checksums import has_checksums
 from ...population.storage.copies import copy_store, files_of
-from ...population.storage.database import DATABASE
+from ...population.storage.database import DATABASE, FAILURES, check_tables, version_of
+from ...population.storage.refusals import refuse_loss, refuse_without_log
 from .reading import Unreadable, cause, stamp
 
 TRIES = 5
@@ -29,12 +31,16 @@ Found = TypeVar("Found")
 def read(folder: pathlib.Path, query: Callable[[sqlite3.Connection], Found]) -> Found:
     """What `query` finds in one moment of the store."""
     store, log, index = files_of(folder)
+    try:
+        refuse_loss(folder)
+    except SpiritlevelError as error:
+        raise Unreadable(str(error)) from error
     for _ in range(TRIES):
         before = stamp((store, log))
         options = _options(folder)
         if log.exists() and log.stat().st_size and not index.exists():
             return _read_copy(folder, query)
-        with _connection(store, options) as connection:
+        with _connection(folder, store, options) as connection:
             result = query(connection)
         # Read without locks, because nobody was writing: that must have stayed so.
         if "immutable" not in options or before == stamp((store, log)):
@@ -49,7 +55,7 @@ def _read_copy(folder: pathlib.Path, query: Callable[[sqlite3.Connection], Found
             copy_store(folder, pathlib.Path(scratch))
         except SpiritlevelError as error:
             raise Unreadable(str(error)) from error
-        with _connection(pathlib.Path(scratch) / DATABASE, "mode=rw") as connection:
+        with _connection(folder, pathlib.Path(scratch) / DATABASE, "mode=rw") as connection:
             return query(connection)
 
 
@@ -71,23 +77,29 @@ def _options(folder: pathlib.Path) -> str:
 
 
 @contextlib.contextmanager
-def _connection(store: pathlib.Path, options: str) -> Iterator[sqlite3.Connection]:
+def _connection(
+    folder: pathlib.Path, store: pathlib.Path, options: str
+) -> Iterator[sqlite3.Connection]:
     uri = f"{store.absolute().as_uri()}?{options}"
     try:
         opened = sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None)
         with contextlib.closing(opened) as connection:
             connection.execute("BEGIN")  # everything below is of one moment
-            _check_version(connection)
+            _check(connection, folder)
             yield connection
-    except sqlite3.Error as error:
+    except FAILURES as error:
         raise Unreadable(
             f"The study's store {str(store)!r} cannot be read: {error}. The page tries again; if "
             "that does not help, the file is damaged."
         ) from error
 
 
-def _check_version(connection: sqlite3.Connection) -> None:
-    [version] = connection.execute("PRAGMA user_version").fetchone()
+def _check(connection: sqlite3.Connection, folder: pathlib.Path) -> None:
+    version = version_of(connection)
+    try:
+        refuse_without_log(connection, folder, version)
+    except SpiritlevelError as error:
+        raise Unreadable(str(error)) from error
     if version == 0:
         raise Unreadable(
             "The study has no runs yet. They appear here as soon as `spiritlevel study run` has "
@@ -98,3 +110,5 @@ def _check_version(connection: sqlite3.Connection) -> None:
             f"The study was written by a newer spiritlevel (format {version}; this one knows up "
             f"to {schema.VERSION}). Update: pip install -U spiritlevel"
         )
+    if has_checksums(connection):
+        check_tables(connection)

@@ -17,6 +17,8 @@ from ...population.population import Population, Row
 from ...population.population_statistics import default_target
 from ...population.settings.definition import VARIANT, Study
 from ...population.settings.networks import axes_of
+from ...population.storage import schema
+from ...population.storage.checksums import has_checksums, rows_of_run
 from ...population.storage.database import loaded
 from . import database
 from .reading import Unreadable, number
@@ -163,18 +165,31 @@ def _recent(run: Row, axes: Row, epochs: Sequence[Row]) -> Row:
 
 
 def _epochs(connection: sqlite3.Connection, ids: Sequence[str]) -> Iterator[Row]:
-    query = f"SELECT {', '.join(EPOCH_COLUMNS)} FROM epochs WHERE run = ? ORDER BY epoch"
     for id_ in ids:
-        for row in _select(connection, query, id_):
+        for row in _rows(connection, "epochs", id_, EPOCH_COLUMNS):
             yield row | {column: _float(row[column]) for column in LAST_EPOCH}
 
 
 def _measurements(connection: sqlite3.Connection, ids: Sequence[str]) -> Iterator[Row]:
-    columns = ", ".join(MEASUREMENT_COLUMNS)
-    query = f"SELECT {columns} FROM measurements WHERE run = ? AND layer = '' ORDER BY measure"
     for id_ in ids:
-        for row in _select(connection, query, id_):
-            yield row | {"measure": str(row["measure"]), "value": _float(row["value"])}
+        for row in _rows(connection, "measurements", id_, MEASUREMENT_COLUMNS):
+            if row["layer"] == "":
+                yield row | {"measure": str(row["measure"]), "value": _float(row["value"])}
+
+
+def _rows(
+    connection: sqlite3.Connection, table: str, run: str, columns: Sequence[str]
+) -> Iterator[Row]:
+    """The rows of a run, compared with their checksum where the store carries one."""
+    if has_checksums(connection):
+        names = ("run", *schema.COLUMNS[table])
+        for values in rows_of_run(connection, table, run):
+            row = dict(zip(names, values, strict=True))
+            yield {name: row[name] for name in columns}
+        return
+    order = ", ".join(schema.KEYS[table])
+    query = f"SELECT {', '.join(columns)} FROM {table} WHERE run = ? ORDER BY {order}"
+    yield from _select(connection, query, run)
 
 
 def _float(value: object) -> float:

@@ -21,6 +21,7 @@ from ...population.runs.run_data import derived_generator
 from ...population.runs.running import train
 from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
+from ...population.storage.integrity import intact_checkpoint
 from ...population.storage.store import Store
 from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
 
@@ -127,7 +128,7 @@ def take_over(folder: str, settings: RunSettings, model: nn.Module) -> History:
             )
         [run] = runs
         epochs = [_epoch(row) for row in store.rows("epochs") if row["run"] == run["id"]]
-        path = store.checkpoint(run["id"])
+        path = intact_checkpoint(store.folder, run["id"])
     if run["outcome"] != DIVERGED:
         load_checkpoint(model, path)
     return History(epochs=epochs, outcome=run["outcome"])

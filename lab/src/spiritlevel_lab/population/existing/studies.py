@@ -90,7 +90,7 @@ def check_number(networks: Sequence[Mapping[str, Any]], *, judged: bool) -> None
 def check_given(study: Study, *, allow_code: bool = False) -> None:
     """Refuse what would fail for every network: code, measures, data that the model cannot take."""
     runs = study.runs()
-    check_code(runs, allow_code=allow_code)
+    check_code(runs, allow_code=allow_code, received=study.file)
     for pattern in study.measures or ():
         api.cards(pattern)
     if runs[0].task is None:

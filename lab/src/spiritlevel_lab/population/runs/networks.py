@@ -7,9 +7,7 @@ import dataclasses
 import math
 import os
 import pathlib
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +21,9 @@ from spiritlevel.training.norm_control import NORMS, constrain_weights_, replace
 from ..interventions import bias_shift, mask_feature_maps
 from ..run_results import History
 from ..settings.run import RunSettings
-from ..storage.database import DATABASE, unusable
+from ..storage.database import DATABASE
+from ..storage.integrity import intact_checkpoint
+from ..storage.store import Store
 from .outcomes import Ending, EpochSteps
 from .run_data import DTYPES, RunData, derived_generator, load_data
 
@@ -163,17 +163,15 @@ def find_start(start: str, seed: int) -> pathlib.Path:
     run = run or _run_of(folder_path, seed)
     advice = "Write 'folder#ID' with the id of a run, as `spiritlevel study export` lists them."
     check_name(run, what="run of the study's model.init_from", advice=advice)
-    return folder_path / "checkpoints" / f"{run}.safetensors"
+    return intact_checkpoint(folder_path, run)
 
 
 def _run_of(folder: pathlib.Path, seed: int) -> str:
     """The id of the only run of a study, or of its only finished run with this seed."""
-    try:
-        with closing(sqlite3.connect(folder / DATABASE)) as connection:
-            rows = connection.execute("SELECT id, seed, status FROM runs").fetchall()
-    except sqlite3.Error as error:
-        raise unusable(folder, error) from error
-    found = [run for run, its, state in rows if state == "done" and (its == seed or len(rows) == 1)]
+    with Store.open(folder) as store:
+        rows = store.rows("runs")
+    done = [row for row in rows if row["status"] == "done"]
+    found = [row["id"] for row in done if row["seed"] == seed or len(rows) == 1]
     if len(found) != 1:
         raise SpiritlevelError(
             f"The study in {str(folder)!r} must have one finished run with seed {seed} to start "

@@ -14,15 +14,18 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import hashlib
+import io
 import json
-import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from spiritlevel.ground.errors import SpiritlevelError
+from spiritlevel.ground.files import is_plain, own_folder, remove_leftovers, write_atomically
 from spiritlevel.ground.files.reading import load_torch_file
 from spiritlevel.ground.version import __version__
 from spiritlevel.verbs.landscape.cache import of_tensors
@@ -35,7 +38,9 @@ from .networks import NetworkRun
 UNFINISHED = "unfinished"  # the folder of snapshots, in that of the store
 EVERY = 5.0  # seconds between two snapshots, at least,
 SHARE = 0.02  # and saving takes no more than this share of the time
-FORMAT = 4  # of a file; another one is not read
+FORMAT = 5  # of a file; another one is not read
+BEGINNING = b"spiritlevel snapshot "
+HEADING = len(BEGINNING) + 65  # with the checksum of what follows, and the end of the line
 ALONE = ".alone"  # in the names of their files: a group's bears the name of its first run
 OnEpoch = Callable[[int, int], None]  # epochs done, epochs at most
 
@@ -94,7 +99,7 @@ class SnapshotFile:
     @property
     def is_trained(self) -> bool:
         """Whether there is a snapshot in which the training of all networks has ended."""
-        return self._last.exists()
+        return _is_snapshot(self._last)
 
     def save(self, snapshot: Snapshot) -> None:
         """Replace the last snapshot; a disk that is full costs only the snapshot."""
@@ -108,15 +113,11 @@ class SnapshotFile:
         }
         start = time.monotonic()
         path = self._last if snapshot.is_last else self._path
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        try:
-            path.parent.mkdir(exist_ok=True)
-            torch.save(content, part)
-            part.replace(path)
+        with contextlib.suppress(SpiritlevelError):  # no room, or a link in place of the folder
+            own_folder(path.parent.parent, path.parent.name)
+            write_atomically(path, packed(content))
             if path == self._last:
-                self._path.unlink(missing_ok=True)
-        except OSError:
-            part.unlink(missing_ok=True)
+                _remove(self._path)
         self._saved = time.monotonic()
         self._took = self._saved - start
 
@@ -124,8 +125,7 @@ class SnapshotFile:
         """The last snapshot; None if there is none that fits."""
         path = self._last if self.is_trained else self._path
         try:
-            with path.open("rb") as file:
-                found: Any = load_torch_file(file, what=repr(str(path)))
+            found = unpacked(path)
             if (found["version"], found["trained"]) != ([__version__, FORMAT], self._trained):
                 return None
             histories = [_history(each) for each in json.loads(found["histories"])]
@@ -135,16 +135,57 @@ class SnapshotFile:
 
     def remove(self) -> None:
         """Delete the file: the training is stored."""
-        self._path.unlink(missing_ok=True)
-        self._last.unlink(missing_ok=True)
+        _remove(self._path)
+        _remove(self._last)
 
 
-def remove_snapshots(folder: pathlib.Path) -> None:
-    """Delete the snapshots of all runs of a store, as far as one may write there."""
+def remove_snapshots(folder: pathlib.Path, runs: Collection[str]) -> None:
+    """Delete the snapshots of these runs of a store, as far as one may write there."""
+    unfinished = folder / UNFINISHED
+    if unfinished.is_symlink():  # what lies behind it is not the store's
+        return
     with contextlib.suppress(OSError):
-        for path in (folder / UNFINISHED).glob("*.pt"):
-            path.unlink(missing_ok=True)
-        (folder / UNFINISHED).rmdir()
+        for path in unfinished.glob("*.pt"):
+            if path.name.partition(".")[0] in runs:
+                _remove(path)
+        unfinished.rmdir()
+
+
+def _remove(path: pathlib.Path) -> None:
+    """Delete a snapshot and what is left of unfinished ones; another file of this name stays."""
+    if path.parent.is_symlink():
+        return
+    remove_leftovers(path)
+    if _is_snapshot(path):
+        path.unlink(missing_ok=True)
+
+
+def _is_snapshot(path: pathlib.Path) -> bool:
+    """Whether a file is a snapshot, by how it begins."""
+    if not is_plain(path):
+        return False
+    with path.open("rb") as file:
+        return file.read(len(BEGINNING)) == BEGINNING
+
+
+def packed(content: Mapping[str, Any]) -> bytes:
+    """A snapshot as bytes, behind a line with their checksum: torch notices no flipped bit."""
+    saved = io.BytesIO()
+    torch.save(content, saved)
+    return _heading(saved.getvalue()) + saved.getvalue()
+
+
+def unpacked(path: pathlib.Path) -> Any:
+    """The content of a snapshot; an error if a byte of it has changed."""
+    content = path.read_bytes()
+    heading, rest = content[:HEADING], content[HEADING:]
+    if heading != _heading(rest):
+        raise SpiritlevelError(f"The snapshot {str(path)!r} is damaged. Remove it.")
+    return load_torch_file(io.BytesIO(rest), what=repr(str(path)))
+
+
+def _heading(content: bytes) -> bytes:
+    return BEGINNING + hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
 def _history(fields: Mapping[str, Any]) -> History:
@@ -247,7 +288,7 @@ def remove_snapshots_of(run: str, unfinished: pathlib.Path) -> None:
     """What was saved of a run that trained alone, by its id: it has ended."""
     with contextlib.suppress(OSError):
         for path in unfinished.glob(f"{run}{ALONE}*"):
-            path.unlink(missing_ok=True)
+            _remove(path)
 
 
 def _what_is_trained(run: NetworkRun) -> list[str]:

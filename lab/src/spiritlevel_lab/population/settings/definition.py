@@ -7,11 +7,13 @@ import functools
 import itertools
 import json
 import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 from spiritlevel.ground.files.names import check_name
+from spiritlevel.records.reading import UNSAVED
 
 from .keys import as_mapping, check_keys, is_scalar, must_be, readers_of
 from .measuring import check_measures
@@ -68,6 +70,7 @@ class Study:
         presets: named sets of fields that replace the ones above.
         networks: in place of grid, variants and seeds, networks that exist already: a mapping each
             with a name, and settings, outcomes, seed, and its own entries of model and task.
+        file: where the definition was read; code that may have come with it needs permission.
 
     >>> study = Study("small", grid={"lr": [0.1, 0.01]}, seeds=3)
     >>> len(study.runs())
@@ -91,6 +94,9 @@ class Study:
     epoch_measures: str | Sequence[str] | None = None
     task: str | Mapping[str, Any] | None = None
     networks: Sequence[Mapping[str, Any]] = ()
+    file: pathlib.Path | None = dataclasses.field(
+        default=None, kw_only=True, compare=False, repr=False, metadata=UNSAVED
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -359,4 +365,4 @@ def _changed(section: Any, changes: Any) -> dict[str, Any]:
 
 
 def _field_names() -> list[str]:
-    return [field.name for field in dataclasses.fields(Study)]
+    return [field.name for field in dataclasses.fields(Study) if field.metadata != UNSAVED]

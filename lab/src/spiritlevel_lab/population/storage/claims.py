@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import pathlib
 import platform
@@ -12,6 +13,9 @@ import sqlite3
 import time
 import uuid
 
+from spiritlevel.ground.errors import SpiritlevelError
+
+from ..settings.definition import Study
 from ..settings.run import RunSettings
 
 
@@ -46,6 +50,28 @@ class Counts:
 
 
 # -- statements within a transaction ---------------------------------------------------------------
+
+
+def add_runs(connection: sqlite3.Connection, folder: pathlib.Path, study: Study) -> None:
+    """Put in the runs of a study that are not there yet; refuse a study that lacks some."""
+    runs = study.runs()
+    have = {row[0] for row in connection.execute("SELECT id FROM runs")}
+    if lost := have - {run.id for run in runs}:
+        raise SpiritlevelError(
+            f"The folder {str(folder)!r} holds a study with other settings: {len(lost)} of its "
+            f"{len(have)} runs are not in {study.name!r}. Choose another --out, or continue that "
+            f"study with `spiritlevel study resume {folder}`."
+        )
+    connection.executemany(
+        "INSERT INTO runs (id, position, settings, axes, seed) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET position = excluded.position, axes = excluded.axes",
+        [
+            (each.id, i, each.canonical, json.dumps(each.axes), each.seed)
+            for i, each in enumerate(runs)
+        ],
+    )
+    text = json.dumps(study.to_dict())
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('study', ?)", (text,))
 
 
 def take(connection: sqlite3.Connection, worker: str, id_: str) -> Claim:

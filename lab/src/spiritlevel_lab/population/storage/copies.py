@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 
 from spiritlevel.ground.errors import SpiritlevelError
+from spiritlevel.ground.files import is_plain
 
 from .database import DATABASE
 
@@ -29,9 +30,18 @@ def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
 def is_writable(folder: pathlib.Path) -> bool:
     """Whether a study's database can be written, and files be made beside it."""
     effective = os.access in os.supports_effective_ids
-    return all(
+    return not linked(folder) and all(
         os.access(path, os.W_OK, effective_ids=effective) for path in (folder, folder / DATABASE)
     )
+
+
+def linked(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Files of the database that are links, or second names of other files, as in a backup.
+
+    SQLite writes into whatever is there, without a look at whose it is.
+    """
+    files = [*files_of(folder), folder / f"{DATABASE}-journal"]
+    return [path for path in files if os.path.lexists(path) and not is_plain(path)]
 
 
 def copy_store(folder: pathlib.Path, target: pathlib.Path) -> None:

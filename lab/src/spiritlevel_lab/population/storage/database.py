@@ -20,7 +20,7 @@ from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.records.reading import Misread, parse_json, read_as
 
 from ..settings.networks import axes_of
-from . import schema
+from . import checksums, schema
 
 DATABASE = "runs.sqlite"
 DAMAGED = ("malformed", "not a database", "no such table", "no such column", "corrupt")
@@ -33,6 +33,8 @@ TYPES = {  # of a column, and of the values that it may hold
     "REAL": ("real", "integer"),
 }
 JSON = {("runs", "settings"), ("runs", "axes"), ("machines", "description")}
+WITH_CHECKSUMS = 3  # the first format that has them
+OBJECTS = "SELECT type, name FROM sqlite_master WHERE name NOT LIKE 'sqlite_autoindex_%'"
 KEYS = """
     SELECT DISTINCT (
         SELECT coalesce(group_concat(key, ','), '')
@@ -48,7 +50,7 @@ NESTED = """
 def unusable(folder: pathlib.Path, error: Exception) -> SpiritlevelError:
     """What went wrong with the database, and that finished runs are safe."""
     if any(word in str(error) for word in DAMAGED):
-        return damaged(folder, str(error))
+        return damaged(folder, str(error).removeprefix("malformed: "))
     return SpiritlevelError(
         f"The study's store {str(folder / DATABASE)!r} cannot be used: {error}. Runs that were "
         "finished before are kept. Make room on the disk and check that you may write there, then "
@@ -113,7 +115,7 @@ def connect(folder: pathlib.Path) -> sqlite3.Connection:
 
 def bring_up_to_date(connection: sqlite3.Connection) -> None:
     """Make the tables, or those that an older store lacks; rows stay as they are."""
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    version = version_of(connection)
     if version == schema.VERSION:  # nothing is written, not even the number
         return
     steps: list[Sequence[str]] = [
@@ -121,7 +123,29 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
     ]
     for statement in itertools.chain(*(steps or [schema.TABLES])):
         connection.execute(statement)
+    if version:
+        checksums.seal_all(connection)
     connection.execute(f"PRAGMA user_version = {schema.VERSION}")
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The format of the store; 0 of one without tables."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    tables = {name for [name] in connection.execute("SELECT name FROM sqlite_master")}
+    if (version == 0 and tables) or (0 < version < WITH_CHECKSUMS and "checksums" in tables):
+        raise sqlite3.DatabaseError("malformed: the number of its format has changed")
+    return version
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Refuse tables that no version writes, and rows of the small ones that have changed."""
+    tables = {name: kind for kind, name in connection.execute(OBJECTS)}
+    if tables != dict.fromkeys(_columns(), "table"):
+        raise sqlite3.DatabaseError(f"malformed: it has other tables: {', '.join(tables)}")
+    for table, columns in _columns().items():
+        if _columns_of(connection, table) != columns:
+            raise sqlite3.DatabaseError(f"malformed: the table {table!r} has other columns")
+    checksums.check_rows(connection)
 
 
 def flush(path: pathlib.Path) -> None:
@@ -147,20 +171,20 @@ def loaded(value: object) -> object:
 def selected(
     connection: sqlite3.Connection, table: str, columns: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a table one by one, runs in the order of the grid.
+    """The rows of a table one by one, runs in the order of the grid; each agrees with its checksum.
 
     With `columns`, only these and the run.
     """
-    join = "" if table == "runs" else " JOIN runs ON run = id"
-    wanted = f"{table}.*"
-    if columns:
-        wanted = ", ".join(f"{table}.{column}" for column in ("run", *columns))
-    cursor = connection.execute(
-        f"SELECT {wanted} FROM {table}{join} ORDER BY {schema.ORDER[table]}"
-    )
-    names = [column[0] for column in cursor.description]
-    for row in cursor:
-        yield dict(zip(names, map(loaded, row), strict=True))
+    if table == "runs":
+        for row in checksums.checked_runs(connection):
+            yield dict(zip(schema.RUNS, map(loaded, row), strict=True))
+        return
+    names = ("run", *schema.COLUMNS[table])
+    wanted = ("run", *(columns or schema.COLUMNS[table]))
+    for [run] in connection.execute("SELECT id FROM runs ORDER BY position").fetchall():
+        for row in checksums.rows_of_run(connection, table, run):
+            values = dict(zip(names, map(loaded, row), strict=True))
+            yield {name: values[name] for name in wanted}
 
 
 def replace_rows(
@@ -174,12 +198,14 @@ def replace_rows(
         f"INSERT INTO {table} (run, {', '.join(columns)}) VALUES ({marks})",
         [(run, *(stored(getattr(row, column)) for column in columns)) for row in rows],
     )
+    checksums.seal_rows(connection, table, run)
 
 
 def check_values(connection: sqlite3.Connection, folder: pathlib.Path) -> None:
     """Refuse a store with values of other types; one pass over each table, inside SQLite."""
     try:
         with explained(folder):
+            check_tables(connection)
             problem = _wrong_values(connection)
     except Misread as error:
         problem = str(error)
@@ -222,15 +248,12 @@ def _columns() -> dict[str, dict[str, tuple[str, bool]]]:
         for statement in schema.TABLES:
             connection.execute(statement)
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return {
-            table: {
-                name: (kind, not (filled or key))
-                for _, name, kind, filled, _, key in connection.execute(
-                    f"PRAGMA table_info({table})"
-                )
-            }
-            for [table] in tables.fetchall()
-        }
+        return {table: _columns_of(connection, table) for [table] in tables.fetchall()}
+
+
+def _columns_of(connection: sqlite3.Connection, table: str) -> dict[str, tuple[str, bool]]:
+    described = connection.execute(f"PRAGMA table_info({table})")
+    return {name: (kind, not (filled or key)) for _, name, kind, filled, _, key in described}
 
 
 def _test(table: str, name: str, kind: str, may_be_empty: bool) -> str:

@@ -12,6 +12,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from spiritlevel.ground.errors import SpiritlevelError
+
 from .database import damaged
 from .store import CHECKPOINT, Store
 
@@ -45,6 +47,19 @@ def lost_checkpoints(store: Store) -> dict[str, str]:
         if row["status"] == "done" and (id_ in recorded or trained):
             lost[id_] = _problem(store.checkpoint(id_), recorded.get(id_))
     return {id_: problem for id_, problem in lost.items() if problem}
+
+
+def intact_checkpoint(folder: pathlib.Path, run: str) -> pathlib.Path:
+    """Where a run's weights are; an error if they are not those that were stored."""
+    with Store.open(folder) as store:
+        path = store.checkpoint(run)
+        if problem := path.exists() and _problem(path, store.entry(CHECKPOINT + run)):
+            raise SpiritlevelError(
+                f"The weights {str(path)!r} are not those that were stored: {problem}. Put the "
+                "file back from a copy, or train the run again: spiritlevel study resume "
+                f"{folder} --retrain"
+            )
+    return path
 
 
 def describe_lost(store: Store, lost: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from ..run_results import EpochRow, MeasurementRow
 
-VERSION = 2
+VERSION = 3
 VALUE = """
         measure TEXT NOT NULL,
         layer TEXT NOT NULL, -- '' is the whole network
@@ -23,7 +23,16 @@ EPOCH_MEASUREMENTS = f"""
         PRIMARY KEY (run, epoch, measure, layer)
     ) WITHOUT ROWID
     """
+CHECKSUMS = """
+    CREATE TABLE checksums (
+        part TEXT NOT NULL, -- a table
+        key TEXT NOT NULL, -- a row of meta, machines or runs; elsewhere a run, for all its rows
+        sha256 TEXT NOT NULL,
+        PRIMARY KEY (part, key)
+    ) WITHOUT ROWID
+    """
 TABLES = (
+    CHECKSUMS,
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     """
     CREATE TABLE machines (
@@ -54,7 +63,6 @@ TABLES = (
         error TEXT
     ) WITHOUT ROWID
     """,
-    "CREATE INDEX runs_by_status ON runs (status, position)",
     """
     CREATE TABLE epochs (
         run TEXT NOT NULL REFERENCES runs (id),
@@ -82,6 +90,8 @@ UPGRADES = {  # statements that bring a store of this version to the next
         "ALTER TABLE epochs ADD COLUMN validation_accuracy REAL",
         EPOCH_MEASUREMENTS,
     ),
+    # An index could say something else than its table.
+    2: (CHECKSUMS, "DROP INDEX IF EXISTS runs_by_status"),
 }
 MEASURED = [field.name for field in fields(MeasurementRow)]
 COLUMNS = {  # of the tables that hold a run's rows; a result has the rows under the same name
@@ -89,10 +99,14 @@ COLUMNS = {  # of the tables that hold a run's rows; a result has the rows under
     "measurements": MEASURED,
     "epoch_measurements": ["epoch", *MEASURED],
 }
-OF_RESULT = ("error", "seconds", "outcome", "num_train", "num_test")  # that a run's row has, too
-ORDER = {  # of the rows of a table, runs in the order of the grid
-    "runs": "position",
-    "epochs": "position, epoch",
-    "measurements": "position, measure, layer",
-    "epoch_measurements": "position, epoch, measure, layer",
+RUNS = (
+    *("id", "position", "settings", "axes", "seed", "status", "worker", "heartbeat", "attempt"),
+    *("deaths", "started", "finished", "seconds", "machine", "outcome", "num_train", "num_test"),
+    "error",
+)
+KEYS = {  # of the rows that a run has in a table, in their order
+    "epochs": ("epoch",),
+    "measurements": ("measure", "layer"),
+    "epoch_measurements": ("epoch", "measure", "layer"),
 }
+OF_RESULT = ("error", "seconds", "outcome", "num_train", "num_test")  # that a run's row has, too

@@ -9,6 +9,7 @@ so processes of other machines must not: there the Ray executor's driver alone w
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import json
@@ -21,21 +22,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.ground.files import remove_leftovers, write_atomically
+from spiritlevel.ground.files import is_plain, own_folder, remove_leftovers, write_atomically
 from spiritlevel.ground.files.names import as_path, check_name
 from spiritlevel.records.reading import parse_json
 
 from ..run_results import RunResult
 from ..settings.definition import Study
 from ..settings.run import RunSettings
-from . import schema
+from . import checksums, schema
 from .claims import Claim as Claim
 from .claims import Counts as Counts
-from .claims import number_of_machine, release_lost, take, update_claimed
+from .claims import add_runs, number_of_machine, release_lost, take, update_claimed
 from .copies import copy_store, is_writable
 from .database import (
     DATABASE,
     bring_up_to_date,
+    check_tables,
     check_values,
     connect,
     damaged,
@@ -45,9 +47,11 @@ from .database import (
     selected,
     transaction,
     unusable,
+    version_of,
 )
+from .refusals import CHECKPOINTS as CHECKPOINTS
+from .refusals import refuse_links, refuse_loss, refuse_without_log, started_again
 
-CHECKPOINTS = "checkpoints"
 DEFINITION = "study.json"
 CHECKPOINT = "checkpoint:"  # and a run's id: the entry with size and checksum of its weights
 LEASE = 120.0  # seconds without a heartbeat after which a run may be taken over
@@ -61,9 +65,12 @@ class Store:
         folder: pathlib.Path,
         connection: sqlite3.Connection,
         copy: tempfile.TemporaryDirectory[str] | None = None,
+        *,
+        is_made_here: bool = False,
     ) -> None:
         self.folder = folder
         self.read_only = copy is not None
+        self.is_made_here = is_made_here  # from a study of the caller's, not found in a folder
         self._connection = connection
         self._copy = copy  # where the store itself may only be read
         self._definition: tuple[str, Study] | None = None
@@ -82,13 +89,20 @@ class Store:
                 f"The study's folder {str(path)!r} cannot be made: {error.strerror or error}. "
                 "Choose another --out."
             ) from error
-        _refuse_loss(path)
+        refuse_loss(path)
+        refuse_links(path)
         with contextlib.ExitStack() as undo:
-            store = undo.enter_context(cls(path, connect(path)))
+            undo.enter_context(started_again(path))
+            store = undo.enter_context(cls(path, connect(path), is_made_here=True))
             with store._writing():
+                refuse_without_log(store._connection, path, version_of(store._connection))
                 bring_up_to_date(store._connection)
-                store._add_runs(study)
-            write_atomically(path / DEFINITION, _pretty(study.to_dict()))
+                check_tables(store._connection)
+                checksums.keep(store._connection)
+                add_runs(store._connection, path, study)
+                refuse_without_log(store._connection, path, schema.VERSION)
+            store._select("PRAGMA wal_checkpoint(PASSIVE)")  # a copy without the log has the runs
+            store.write_definition()
             undo.pop_all()
         return store
 
@@ -96,7 +110,7 @@ class Store:
     def open(cls, folder: str | os.PathLike[str]) -> Store:
         """The store in a folder, which must be there; one that cannot be written can be read."""
         path = as_path(folder, what="study's folder")
-        _refuse_loss(path)
+        refuse_loss(path)
         if not (path / DATABASE).is_file():
             raise SpiritlevelError(
                 f"The folder {str(path)!r} must hold a study ({DATABASE}). There is none. Start "
@@ -110,7 +124,9 @@ class Store:
                 copy_store(path, pathlib.Path(copy.name))
             store = cls(path, connect(path if copy is None else pathlib.Path(copy.name)), copy)
             undo.enter_context(store)
-            [[version]] = store._select("PRAGMA user_version")
+            with explained(path):
+                version = version_of(store._connection)
+                refuse_without_log(store._connection, path, version)
             if version == 0:
                 raise SpiritlevelError(
                     f"The study in {str(path)!r} was stopped before it had any runs. Start it "
@@ -120,6 +136,8 @@ class Store:
                 with transaction(store._connection, path):
                     bring_up_to_date(store._connection)
             check_values(store._connection, path)
+            with explained(path):
+                checksums.keep(store._connection)
             undo.pop_all()
         return store
 
@@ -134,26 +152,6 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _add_runs(self, study: Study) -> None:
-        runs = study.runs()
-        have = {row[0] for row in self._connection.execute("SELECT id FROM runs")}
-        if lost := have - {run.id for run in runs}:
-            raise SpiritlevelError(
-                f"The folder {str(self.folder)!r} holds a study with other settings: {len(lost)} "
-                f"of its {len(have)} runs are not in {study.name!r}. Choose another --out, or "
-                f"continue that study with `spiritlevel study resume {self.folder}`."
-            )
-        self._connection.executemany(
-            "INSERT INTO runs (id, position, settings, axes, seed) VALUES (?, ?, ?, ?, ?) "
-            "ON CONFLICT (id) DO UPDATE SET position = excluded.position, axes = excluded.axes",
-            [
-                (each.id, i, each.canonical, json.dumps(each.axes), each.seed)
-                for i, each in enumerate(runs)
-            ],
-        )
-        text = json.dumps(study.to_dict())
-        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('study', ?)", (text,))
 
     # -- reading -------------------------------------------------------------------------
 
@@ -170,6 +168,14 @@ class Store:
             # Thousands of runs take seconds to be read.
             self._definition = text, Study.from_dict(parse_json(text))
         return self._definition[1]
+
+    def write_definition(self) -> None:
+        """Put the definition beside the database, to be read by people, where it is not yet."""
+        definition = parse_json(self._definition_text())
+        content = f"{json.dumps(definition, indent=2, ensure_ascii=False)}\n".encode()
+        path = self.folder / DEFINITION
+        if not self.read_only and (not is_plain(path) or path.read_bytes() != content):
+            write_atomically(path, content)
 
     def _definition_text(self) -> str:
         rows = self._select("SELECT value FROM meta WHERE key = 'study'")
@@ -227,10 +233,14 @@ class Store:
         return value
 
     def problems(self) -> list[str]:
-        """What is wrong with the database file: damaged pages, missing tables."""
-        checked = [text for [text] in self._select("PRAGMA quick_check") if text != "ok"]
-        tables = {name for [name] in self._select("SELECT name FROM sqlite_master")}
-        return checked + [f"no table {name!r}" for name in schema.ORDER if name not in tables]
+        """What is wrong with the database file: damaged pages; an error where a row has changed."""
+        if found := [text for [text] in self._select("PRAGMA integrity_check") if text != "ok"]:
+            return found
+        with explained(self.folder):
+            check_tables(self._connection)
+        for table in ("runs", *schema.COLUMNS):
+            collections.deque(self.each_row(table), maxlen=0)  # which compares each checksum
+        return []
 
     def machines(self) -> dict[int, dict[str, Any]]:
         """What the runs were run on, by the number in their rows."""
@@ -324,6 +334,7 @@ class Store:
         False if the run was taken over meanwhile: then the other worker's result counts.
         """
         path = self.checkpoint(claim.id)
+        own_folder(self.folder, CHECKPOINTS)
         if result.checkpoint:  # a task may have no network
             write_atomically(path, result.checkpoint)
             flush(path)
@@ -383,18 +394,7 @@ class Store:
     def _writing(self) -> Iterator[None]:
         """A transaction; other processes wait for their turn."""
         if self.read_only:
+            refuse_links(self.folder)
             raise unusable(self.folder, PermissionError("it may be read, but not written"))
         with transaction(self._connection, self.folder):
             yield
-
-
-def _refuse_loss(folder: pathlib.Path) -> None:
-    """Raise if the database is gone and weights are there: new runs would take their place."""
-    database = folder / DATABASE
-    lost = not database.is_file() or database.stat().st_size == 0
-    if lost and any((folder / CHECKPOINTS).glob("*.safetensors")):
-        raise damaged(folder, "it is missing or empty, and there are weights of its runs")
-
-
-def _pretty(content: object) -> bytes:
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
