@@ -45,16 +45,27 @@ def trace(
     return report["curvature.trace"]
 
 
-def test_weight_probes_that_vary_less_are_taken(
-    trained: nn.Module, data: tuple[Tensor, Tensor]
-) -> None:
-    found = trace(trained, data)
-    by_samples = trace(trained, data, method="sample_probes")
+def convolutional() -> nn.Module:
+    """Noise of its convolutions has rank one, and varies more than that of linear maps."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            *(nn.Unflatten(1, (3, 8, 8)), nn.Conv2d(3, 48, 3, padding=1), nn.GroupNorm(4, 48)),
+            *(nn.GELU(), nn.Conv2d(48, 48, 3, padding=1), nn.GroupNorm(4, 48), nn.GELU()),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 4)),
+        )
+
+
+def test_weight_probes_that_vary_less_are_taken(data: tuple[Tensor, Tensor]) -> None:
+    model = after_training(convolutional(), data)
+    found = trace(model, data, rtol=0.02)
+    by_samples = trace(model, data, rtol=0.02, method="sample_probes")
     assert "weight probes" in found.text
     assert "sample probes vary too much" in found.text
     assert found.stderr is not None
     assert by_samples.stderr is not None
-    assert found.stderr < 0.5 * by_samples.stderr
+    assert found.stderr < by_samples.stderr
+    assert found.cost.products <= by_samples.cost.products
     assert abs(found.value - by_samples.value) <= 4 * by_samples.stderr
 
 
@@ -65,7 +76,7 @@ def test_they_are_not_looked_at_where_few_sample_probes_suffice(
         raise AssertionError("weight probes were drawn")
 
     monkeypatch.setattr(row_probing, "shared_probes", refuse)
-    found = trace(trained, data, rtol=0.3)
+    found = trace(trained, data, rtol=0.1)
     assert "sample probes" in found.text
 
 
@@ -74,7 +85,7 @@ def test_nothing_is_swept_where_nearly_all_weights_bend(data: tuple[Tensor, Tens
     found = trace(bent, data, rtol=0.9)
     assert "sample probes of the Hessian: the outputs bend in nearly all weights" in found.text
     assert "column" not in found.text
-    more = trace(bent, data, rtol=0.3)  # now the residual is worth a sweep
+    more = trace(bent, data, rtol=0.1)  # now the residual is worth a sweep
     assert "the GGN exactly from 3 columns" in more.text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
@@ -9,11 +10,15 @@ import torch
 from torch import Tensor
 
 from ..math.signs import random_signs
-from ..model.layers.output_changes import ColumnNoise, RankOneNoise
+from ..model.layers.embedding import EmbeddingRule
+from ..model.layers.output_changes import ColumnNoise, Noise, RankOneNoise, SignedNoise
+from ..model.layers.patches import ConvRule, LinearRule, TransposedLinearRule
 from ..model.surface import Surface
+from ..model.weight_matrices import WeightMatrix
 from .sweep.sums import RowKind
 
 _STREAM = 1 << 20  # of random numbers, different from those of all other probes
+_SHARED = 1 << 32  # and of the signs that all samples share: this many for each parameter
 
 
 class SampleNoise:
@@ -24,17 +29,18 @@ class SampleNoise:
         self.surface, self.kind, self.names, self.seed = surface, kind, list(names), seed
         self._matrices = {matrix.name: matrix for matrix in surface.matrices.values()}
 
-    def of(self, samples: Tensor, stream: int) -> dict[str, RankOneNoise | ColumnNoise]:
-        """ξ of every parameter for every sample: r ⊗ q for matrices, full for all others.
+    def of(self, samples: Tensor, stream: int) -> dict[str, Noise]:
+        """ξ of every parameter for every sample.
 
-        For ρ each column of a matrix has a sign.
+        Of a matrix it is diag(r) V diag(q), with signs r and q of the sample and signs V that all
+        samples share, or r ⊗ q; of all others it is full. For ρ each column of a matrix has a sign.
 
         All signs are drawn at once: a GPU would wait for Python between hundreds of draws.
         """
         sizes = {name: self.signs_of(name) for name in self.names}
         count = sum(sum(pair) for pair in sizes.values())
         signs = random_signs(self.seed, _STREAM + stream, samples, count, self.surface.dtype)
-        noise: dict[str, RankOneNoise | ColumnNoise] = {}
+        noise: dict[str, Noise] = {}
         start = 0
         for name, (first, second) in sizes.items():
             along, across = signs[:, start : start + first + second].split([first, second], dim=1)
@@ -43,6 +49,8 @@ class SampleNoise:
                 matrix = self._matrices[name]
                 on_rows = not matrix.rule.rows_first
                 noise[name] = ColumnNoise(along, matrix.parameter.detach(), on_rows)
+            elif self._has_shared_signs(name):
+                noise[name] = self._signed(name, along, across, stream)
             elif self.kind == "kappa":
                 noise[name] = self._relative(name, along, across)
             else:
@@ -61,6 +69,32 @@ class SampleNoise:
             return shape[0], math.prod(shape[1:])
         return self.surface.parameters[name].numel(), 0
 
+    def _has_shared_signs(self, name: str) -> bool:
+        """Whether ξ may be diag(r) V diag(q), which varies less than r ⊗ q.
+
+        Only in a plain linear map do the values of different samples stay uncorrelated. For κ, V
+        has as many rows and columns as there are inputs: too many of those that a table has.
+        """
+        matrix = self._matrices.get(name)
+        if matrix is None:
+            return False
+        if self.kind == "trace" and (type(matrix.rule) is EmbeddingRule or _is_pointwise(matrix)):
+            return True
+        return type(matrix.rule) in (LinearRule, TransposedLinearRule)
+
+    def _signed(self, name: str, along: Tensor, across: Tensor, stream: int) -> SignedNoise:
+        parameter = self._matrices[name].parameter
+        of_kappa = self.kind == "kappa"
+        shape = torch.Size([across.shape[1]] * 2) if of_kappa else parameter.shape
+        number = _SHARED * (1 + self.names.index(name)) + stream
+        shared = functools.partial(self._shared_signs, number, shape)
+        return SignedNoise(along, across, shared, parameter.detach() if of_kappa else None)
+
+    def _shared_signs(self, number: int, shape: torch.Size) -> Tensor:
+        rows = torch.arange(shape[0], device=self.surface.device)
+        signs = random_signs(self.seed, number, rows, shape[1:].numel(), self.surface.dtype)
+        return signs.reshape(shape)
+
     def _matrix(self, name: str) -> Tensor:
         matrix = self._matrices[name]
         return matrix.of(matrix.parameter.detach())
@@ -75,3 +109,9 @@ class SampleNoise:
             if self._matrices[name].rule.rows_first
             else RankOneNoise(q, lifted)
         )
+
+
+def _is_pointwise(matrix: WeightMatrix) -> bool:
+    """Whether it is a convolution that acts on each position alone."""
+    plain = type(matrix.rule) is ConvRule and matrix.module.groups == 1
+    return plain and all(size == 1 for size in matrix.module.kernel_size)

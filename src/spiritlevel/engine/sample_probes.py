@@ -7,8 +7,9 @@ sample n. With e the added noise and v_t = ξ_n a_t its direction,
     E[vᵀ (∂²ℓ_n/∂e²) v] = E⟨ξ_n, H_n ξ_n⟩
 
 for any random matrix ξ in the shape of the weight: with E[ξ ξᵀ] = 1 the trace of sample n's
-Hessian in this weight, and with columns of covariance W Wᵀ its κ. ξ = r ⊗ q is enough, so no matrix
-is ever formed, nor a gradient of a weight. One double backward in the outputs of all layers gives a
+Hessian in this weight, and with columns of covariance W Wᵀ its κ. Signs of the sample before and
+after one matrix of signs for all samples are enough, so no matrix is formed for a sample, nor a
+gradient of a weight. One double backward in the outputs of all layers gives a
 value for every sample and layer, since the noise of different layers is independent. The error
 follows from the spread within the samples.
 """
@@ -29,7 +30,7 @@ from ..model.arithmetic import full_precision
 from ..model.batches import BatchLocation
 from ..model.layers.output_changes import (
     ColumnNoise,
-    RankOneNoise,
+    Noise,
     direction_at_output,
     scaled_columns,
 )
@@ -324,7 +325,7 @@ class SampleProbes(AbstractRowProbes):
         self,
         places: Places,
         images: Sequence[Tensor | None],
-        noise: Mapping[str, RankOneNoise | ColumnNoise],
+        noise: Mapping[str, Noise],
         values: Tensor,
     ) -> _ProbeValues:
         """ρ(j) of every neuron: v is linear in its sign, whose part of ⟨v, u⟩ is the neuron's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
@@ -29,6 +30,21 @@ class RankOneNoise:
 
 
 @dataclasses.dataclass(frozen=True)
+class SignedNoise:
+    """A change ξ = diag(first) V diag(second) of a matrix for every sample; for κ it is W ξ.
+
+    V holds signs that all samples share, and is made anew where it is needed. For a linear map the
+    values ⟨ξ, H ξ⟩ of two samples have no correlation all the same: their mean over the signs of
+    each sample is Tr H whatever the signs in V are.
+    """
+
+    first: Tensor  # along the first dimension of V, shape: (N, rows)
+    second: Tensor  # along the second, shape: (N, columns)
+    shared: Callable[[], Tensor]  # makes V: in the shape of the parameter, or (in, in) with W
+    weight: Tensor | None = None  # W: the parameter, for κ
+
+
+@dataclasses.dataclass(frozen=True)
 class ColumnNoise:
     """A change of a matrix for every sample: each of its columns times a sign."""
 
@@ -37,9 +53,10 @@ class ColumnNoise:
     on_rows: bool  # whether the first dimension of the parameter holds the neurons
 
 
-def direction_at_output(
-    use: LayerUse, layout: Layout, key: str, noise: RankOneNoise | ColumnNoise
-) -> Tensor:
+Noise = RankOneNoise | SignedNoise | ColumnNoise
+
+
+def direction_at_output(use: LayerUse, layout: Layout, key: str, noise: Noise) -> Tensor:
     """The change of a use's output if each sample had its own parameter, changed by ξ.
 
     `key` is the short name of the parameter. The output is linear in it. If the use has its input
@@ -48,6 +65,8 @@ def direction_at_output(
     a = use.input if use.live_input is None else use.live_input
     if isinstance(noise, ColumnNoise):
         return scaled_columns(use, a, layout, noise)
+    if isinstance(noise, SignedNoise):
+        return _signed(use, a, layout, noise)
     return _direction(use, a, layout, key, noise).to(use.output.dtype)
 
 
@@ -57,25 +76,60 @@ def scaled_columns(use: LayerUse, a: Tensor, layout: Layout, noise: ColumnNoise)
     The same parameter may be a table here and a matrix of outputs there (tied): its neurons are
     then inputs of the one and outputs of the other.
     """
+    rule = use.rule
+    assert isinstance(rule, AbstractMatrixRule)
+    if noise.on_rows == rule.rows_first:
+        return _between_signs(use, a, layout, noise.weight, into=None, out=noise.signs)
+    return _between_signs(use, a, layout, noise.weight, into=noise.signs, out=None)
+
+
+def _signed(use: LayerUse, a: Tensor, layout: Layout, noise: SignedNoise) -> Tensor:
+    rule, V = use.rule, noise.shared()
+    assert isinstance(rule, AbstractMatrixRule)
+    if noise.weight is None:
+        out, into = (noise.first, noise.second)[:: 1 if rule.rows_first else -1]
+        return _between_signs(use, a, layout, V, into=into, out=out)
+    rows = layout.sample_of_rows(use.output.shape).to(a.device)
+    channel = a.dim() - 1
+    inner = (a * _along(noise.second[rows], a, layout.dim, channel)) @ V.mT
+    inner = inner * _along(noise.first[rows], inner, layout.dim, channel)
+    weight = rule.matrix(use.module, _as_seen(use, noise.weight))[0]
+    return (inner @ weight.mT).to(use.output.dtype)
+
+
+def _as_seen(use: LayerUse, weight: Tensor) -> Tensor:
+    """A matrix in the shape of the parameter, in the shape that the operation sees."""
+    operand = use.operands.get("weight")
+    return weight if operand is None else weight.reshape(operand.view.shape)
+
+
+def _between_signs(
+    use: LayerUse,
+    a: Tensor,
+    layout: Layout,
+    weight: Tensor,
+    *,
+    into: Tensor | None,
+    out: Tensor | None,
+) -> Tensor:
+    """What the use does with a matrix, to inputs and outputs times signs of their sample."""
     shape, rule = use.output.shape, use.rule
     rows = layout.sample_of_rows(shape).to(a.device)
-    signs = noise.signs[rows]
+    into, out = (None if signs is None else signs[rows] for signs in (into, out))
     assert isinstance(rule, AbstractMatrixRule)
-    at_output = noise.on_rows == rule.rows_first
-    operand = use.operands.get("weight")
-    weight = noise.weight if operand is None else noise.weight.reshape(operand.view.shape)
+    weight = _as_seen(use, weight)
     channel = 1 if isinstance(rule, ConvRule) else len(shape) - 1
     if isinstance(rule, EmbeddingRule):
         tokens = a.movedim(layout.dim, 0)
         result = weight[tokens]
-        if not at_output:
-            chosen = signs.gather(1, tokens.reshape(len(rows), -1)).reshape(tokens.shape)
+        if into is not None:
+            chosen = into.gather(1, tokens.reshape(len(rows), -1)).reshape(tokens.shape)
             result = result * chosen.unsqueeze(-1)
         if use.module.padding_idx is not None:
             result = result * (tokens != use.module.padding_idx).unsqueeze(-1)
         result = result.movedim(0, layout.dim)
     elif isinstance(rule, ConvRule):
-        scaled = a if at_output else a * _along(signs, a, layout.dim, 1)
+        scaled = a if into is None else a * _along(into, a, layout.dim, 1)
         result = _CONVOLUTIONS[len(use.module.kernel_size)](
             padded_input(use.module, scaled),
             weight,
@@ -84,10 +138,10 @@ def scaled_columns(use: LayerUse, a: Tensor, layout: Layout, noise: ColumnNoise)
             groups=use.module.groups,
         )
     else:
-        scaled = a if at_output else a * _along(signs, a, layout.dim, a.dim() - 1)
+        scaled = a if into is None else a * _along(into, a, layout.dim, a.dim() - 1)
         result = scaled @ rule.matrix(use.module, weight)[0].mT
-    if at_output:
-        result = result * _along(signs, result, layout.dim, channel)
+    if out is not None:
+        result = result * _along(out, result, layout.dim, channel)
     return result.to(use.output.dtype)
 
 
@@ -174,8 +228,7 @@ def output_change(use: LayerUse, change: Tensor) -> Tensor:
     If the use has its input with a graph, the result has one too.
     """
     a = use.input if use.live_input is None else use.live_input
-    operand, rule = use.operands.get("weight"), use.rule
-    weight = change if operand is None else change.reshape(operand.view.shape)
+    rule, weight = use.rule, _as_seen(use, change)
     if a.is_floating_point():
         a = a.to(weight.dtype)  # under autocast the layer itself did that
     if isinstance(rule, EmbeddingRule):

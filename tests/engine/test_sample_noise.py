@@ -1,0 +1,80 @@
+"""The noise itself, as matrices, on Hessians that are known."""
+
+import pytest
+import torch
+from torch import nn
+
+from spiritlevel.engine.sample_noise import SampleNoise
+from spiritlevel.model.layers.output_changes import RankOneNoise, SignedNoise
+from spiritlevel.model.surface import Surface
+
+OUT, IN = 4, 6
+
+
+@pytest.fixture
+def surface(generator):
+    model = nn.Sequential(nn.Linear(IN, OUT), nn.Tanh(), nn.Linear(OUT, 3)).double().eval()
+    x = torch.randn(5, IN, generator=generator, dtype=torch.float64)
+    return Surface(model, [(x, torch.arange(5) % 3)])
+
+
+@pytest.fixture
+def hessian(generator):
+    """Any symmetric matrix will do; this one has few large eigenvalues, as real ones have."""
+    root = torch.randn(OUT * IN, 3, generator=generator, dtype=torch.float64)
+    return root @ root.mT
+
+
+def matrices(noise, weight=None):
+    """ξ of every sample, shape (N, OUT · IN)."""
+    assert isinstance(noise, SignedNoise)
+    made = noise.first[:, :, None] * noise.shared() * noise.second[:, None, :]
+    return (made if noise.weight is None else noise.weight @ made).flatten(1)
+
+
+def values(surface, kind, hessian, samples, streams):
+    noise = SampleNoise(surface, kind, ["0.weight"], seed=0)
+    drawn = [matrices(noise.of(torch.arange(samples), stream)["0.weight"]) for stream in streams]
+    return torch.stack([torch.einsum("ni,ij,nj->n", xi, hessian, xi) for xi in drawn])
+
+
+def test_it_varies_like_a_full_matrix_of_signs(surface, hessian):
+    """Not like r ⊗ q, whose values vary as the partial traces do."""
+    found = values(surface, "trace", hessian, 16, range(500))
+    expected = 2 * (hessian.square().sum() - hessian.diagonal().square().sum())
+    # 8,000 values whose fourth moment is below 15 times the squared variance: 5 % is 3 deviations
+    assert found.var() == pytest.approx(float(expected), rel=0.15)
+    spread = float((expected / found.numel()).sqrt())
+    assert abs(float(found.mean() - hessian.trace())) <= 4 * spread
+
+
+@pytest.mark.parametrize("kind", ["trace", "kappa"])
+def test_samples_that_share_signs_have_no_correlation(surface, hessian, kind):
+    """Over the samples of one draw the mean is that over all draws: the signs in V cancel."""
+    found = values(surface, kind, hessian, 20_000, [3])[0]
+    weight = surface.parameters["0.weight"].detach()
+    covariance = torch.eye(OUT, dtype=torch.float64) if kind == "trace" else weight @ weight.mT
+    blocks = hessian.reshape(OUT, IN, OUT, IN)
+    expected = torch.einsum("ik,ijkj->", covariance, blocks)
+    assert abs(found.mean() - expected) <= 4 * found.std() / len(found) ** 0.5
+
+
+def test_every_sample_and_draw_has_signs_of_its_own(surface):
+    noise = SampleNoise(surface, "trace", ["0.weight", "2.weight"], seed=0)
+    first, again = (noise.of(torch.arange(3), stream) for stream in (0, 1))
+    one, other = first["0.weight"], again["0.weight"]
+    assert not torch.equal(one.first[0], one.first[1])
+    assert not torch.equal(one.second[0], one.second[1])
+    assert not torch.equal(one.shared(), other.shared())
+    assert torch.equal(one.shared(), one.shared())
+    assert not torch.equal(one.shared()[:3], first["2.weight"].shared()[:, :IN])
+
+
+def test_convolutions_with_more_than_a_point_have_noise_of_rank_one(generator):
+    """Several weights of one pair of channels would share their signs, and samples correlate."""
+    model = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Conv2d(3, 3, 2), nn.Flatten()).eval()
+    x = torch.randn(4, 2, 2, 2, generator=generator)
+    surface = Surface(model, [(x, torch.arange(4) % 3)])
+    noise = SampleNoise(surface, "trace", ["0.weight", "1.weight"], seed=0).of(torch.arange(4), 0)
+    assert isinstance(noise["0.weight"], SignedNoise)
+    assert isinstance(noise["1.weight"], RankOneNoise)
