@@ -12,8 +12,8 @@ from ...records.measurements import Cost
 from ..estimate import Estimate
 from ..refine import advice, for_more, refine
 from ..workspace import Workspace
-from .output_probes import OutputProbes, Part
-from .sums import Factors, RowSums
+from .output_probes import OutputProbes
+from .sums import Factors, Part, RowSums
 
 Run = Callable[[range | None], RowSums]  # a pass with these probes, or with all columns
 
