@@ -132,14 +132,12 @@ class DenseSampleProbes(SampleProbes):
         operators: Sequence[Operator],
         index: Tensor | None = None,
         noting: bool = False,
-    ) -> tuple[dict[Operator, list[_ProbeValues]], Tensor]:
+    ) -> tuple[dict[Operator, list[_ProbeValues]], Tensor, Tensor]:
         surface, names = self.surface, list(self.row_of)
         count = len(self.problem.x)
         samples = torch.arange(count) if index is None else index
-        if noting:
-            with torch.no_grad():
-                outputs, targets = surface.outputs(batch, where=where)
-            self._note_curvature(where, outputs, targets)
+        with torch.no_grad():
+            curvatures = self._curvatures(*surface.outputs(batch, where=where))
         noise = [self._noise.of(samples, stream) for stream in streams]
         found = {}
         for operator in operators:
@@ -147,7 +145,7 @@ class DenseSampleProbes(SampleProbes):
                 self._block[operator] = self.problem.block(operator, names)
             H = self._block[operator] if index is None else self._block[operator][index]
             found[operator] = [self._of(H, each) for each in noise]
-        return found, torch.ones(len(samples), dtype=torch.float64)
+        return found, torch.ones(len(samples), dtype=torch.float64), curvatures
 
     def _of(self, H: Tensor, noise: dict[str, Noise]) -> _ProbeValues:
         xi = torch.cat([self._change(name, each) for name, each in noise.items()], dim=1)
