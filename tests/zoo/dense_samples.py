@@ -29,7 +29,7 @@ from spiritlevel.engine.weight_space.chunk_products import Operator
 from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.measures.setup import Setup
-from spiritlevel.model.layers.output_changes import ColumnNoise, RankOneNoise
+from spiritlevel.model.layers.output_changes import ColumnNoise, Noise, SignedNoise
 from spiritlevel.results import Cost
 from spiritlevel.testing import references
 
@@ -132,14 +132,12 @@ class DenseSampleProbes(SampleProbes):
         operators: Sequence[Operator],
         index: Tensor | None = None,
         noting: bool = False,
-    ) -> tuple[dict[Operator, list[_ProbeValues]], Tensor]:
+    ) -> tuple[dict[Operator, list[_ProbeValues]], Tensor, Tensor]:
         surface, names = self.surface, list(self.row_of)
         count = len(self.problem.x)
         samples = torch.arange(count) if index is None else index
-        if noting:
-            with torch.no_grad():
-                outputs, targets = surface.outputs(batch, where=where)
-            self._note_curvature(where, outputs, targets)
+        with torch.no_grad():
+            curvatures = self._curvatures(*surface.outputs(batch, where=where))
         noise = [self._noise.of(samples, stream) for stream in streams]
         found = {}
         for operator in operators:
@@ -147,9 +145,9 @@ class DenseSampleProbes(SampleProbes):
                 self._block[operator] = self.problem.block(operator, names)
             H = self._block[operator] if index is None else self._block[operator][index]
             found[operator] = [self._of(H, each) for each in noise]
-        return found, torch.ones(len(samples), dtype=torch.float64)
+        return found, torch.ones(len(samples), dtype=torch.float64), curvatures
 
-    def _of(self, H: Tensor, noise: dict[str, RankOneNoise | ColumnNoise]) -> _ProbeValues:
+    def _of(self, H: Tensor, noise: dict[str, Noise]) -> _ProbeValues:
         xi = torch.cat([self._change(name, each) for name, each in noise.items()], dim=1)
         terms = xi * torch.einsum("nij,nj->ni", H, xi)
         sizes = [self.problem.parameters[name].numel() for name in noise]
@@ -165,7 +163,7 @@ class DenseSampleProbes(SampleProbes):
             }
         return _ProbeValues(torch.stack([part.sum(dim=1) for part in parts.values()]), neurons)
 
-    def _change(self, name: str, noise: RankOneNoise | ColumnNoise) -> Tensor:
+    def _change(self, name: str, noise: Noise) -> Tensor:
         """ξ of a parameter for every sample, shape (N, size)."""
         shape = self.problem.parameters[name].shape
         if isinstance(noise, ColumnNoise):
@@ -175,6 +173,9 @@ class DenseSampleProbes(SampleProbes):
             for j, place in enumerate(view.neurons):
                 result[:, place] = noise.signs[:, j, None] * weight[place]
             return result
+        if isinstance(noise, SignedNoise):
+            signs = torch.einsum("ni,ij,nj->nij", noise.first, noise.shared(), noise.second)
+            return (signs if noise.weight is None else noise.weight @ signs).flatten(1)
         if noise.second is None:
             return noise.first
         return torch.einsum("ni,nj->nij", noise.first, noise.second).flatten(1)

@@ -9,8 +9,9 @@ without curvature at its outputs may still bend.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,22 +29,21 @@ MOST_KEPT = 1 << 26  # bytes of the values of one probe: with more, all samples 
 
 
 class SampleGroups:
-    """The groups of this process's samples, and how many probes each gets."""
+    """Groups of samples by their curvature, and how many probes each gets."""
 
     def __init__(self, curvatures: Tensor, processes: Processes) -> None:
-        """`curvatures` are those of the samples at their outputs, in the order of the data.
+        """`curvatures` are those of this process's samples at their outputs, in any order.
 
         All processes must create it together.
         """
-        curvatures = curvatures.double().cpu()
         total, count = _summed([float(curvatures.sum()), len(curvatures)], processes).tolist()
-        relative = curvatures * (count / total) if total > 0 else torch.ones_like(curvatures)
-        self.group_of = torch.bucketize(relative, torch.tensor(BOUNDS, dtype=torch.float64))
+        self._scale = count / total if total > 0 else math.inf
+        relative, group_of = self._relative(curvatures), self.of(curvatures)
         wanted = EQUAL + (1 - EQUAL) * relative
         number = len(BOUNDS) + 1
         sums = torch.zeros(3, number, dtype=torch.float64)  # Σ 1, Σ wanted, Σ curvature²
         for row, values in enumerate((torch.ones_like(relative), wanted, relative.square())):
-            sums[row].index_add_(0, self.group_of, values)
+            sums[row].index_add_(0, group_of, values)
         sums = _summed(sums.tolist(), processes)
         self.sizes = (sums[0] / max(count, 1)).tolist()  # as shares of all samples
         means = sums[1] / sums[0].clamp(min=1.0)
@@ -52,6 +52,18 @@ class SampleGroups:
         expected = torch.where(means > 0, sums[2] / means.clamp(min=EQUAL), means).sum()
         self._gain = float(sums[2].sum() / expected) if expected > 0 else 1.0
         self._count = count
+
+    def of(self, curvatures: Tensor) -> Tensor:
+        """The group of each sample, in whatever order the samples come: a loader may shuffle."""
+        return torch.bucketize(
+            self._relative(curvatures), torch.tensor(BOUNDS, dtype=torch.float64)
+        )
+
+    def _relative(self, curvatures: Tensor) -> Tensor:
+        """To the mean of all samples; 1 if none has any."""
+        if math.isinf(self._scale):
+            return torch.ones(len(curvatures), dtype=torch.float64)
+        return curvatures.double() * self._scale
 
     @property
     def pay(self) -> bool:
@@ -85,6 +97,14 @@ def joined(groups: Sequence[tuple[float, Estimate]]) -> Estimate:
     return total
 
 
+class KeptChunk(NamedTuple):
+    """Single values of the probes of a chunk, and what goes with its samples."""
+
+    values: Tensor  # shape: (probes, rows, N)
+    weights: Tensor
+    curvatures: Tensor  # at the outputs
+
+
 class SampleDraws:
     """What was drawn of one operator: for all samples alike, and then by groups of them."""
 
@@ -96,8 +116,7 @@ class SampleDraws:
         self.groups: SampleGroups | None = None
         self.passes = 0.0  # what they cost, in passes over the data
         self._neurons: dict[str, list[Tensor]] = {}
-        # single values and weights of the first probes, chunk by chunk; None if there are none
-        self._kept: list[tuple[Tensor, Tensor]] | None = None
+        self._kept: list[KeptChunk] | None = None  # of the first probes; None if there are none
 
     def new_sums(self) -> RowSums:
         """Empty sums for the next probes."""
@@ -112,7 +131,7 @@ class SampleDraws:
         self,
         count: int,
         sums: RowSums,
-        kept: list[tuple[Tensor, Tensor]] | None,
+        kept: list[KeptChunk] | None,
         neurons: Mapping[str, Tensor],
     ) -> None:
         """Add probes that all samples have had; `kept` are their single values, if they are kept.
@@ -130,22 +149,28 @@ class SampleDraws:
         """Whether groups can be formed now; all processes say the same."""
         return self.groups is None and self._kept is not None
 
-    def divide(self, groups: SampleGroups | None) -> None:
-        """Form the groups, if they pay: what all samples have so far is then theirs."""
-        if groups is None:
-            return
+    def divide(self) -> None:
+        """Form the groups, if they pay: what all samples have so far is then theirs.
+
+        All processes must do so together.
+        """
         assert self._kept is not None
         count, rows = self.parts[0][0], len(self._names)
         empty = torch.zeros(count, rows, 0, dtype=torch.float64)  # a process may have no data
-        values = torch.cat([empty, *[values for values, _ in self._kept]], dim=2)
-        weights = torch.cat([empty[0, 0], *[weights for _, weights in self._kept]])
+        values = torch.cat([empty, *[kept.values for kept in self._kept]], dim=2)
+        weights = torch.cat([empty[0, 0], *[kept.weights for kept in self._kept]])
+        curvatures = torch.cat([empty[0, 0], *[kept.curvatures for kept in self._kept]])
+        self._kept, groups = None, SampleGroups(curvatures, self._surface.processes)
+        if not groups.pay:
+            return
+        group_of = groups.of(curvatures)
         for group in range(len(groups.sizes)):
-            sums, members = self.new_sums(), groups.group_of == group
+            sums, members = self.new_sums(), group_of == group
             of_group = values[:, :, members].to(self._surface.device)
             sums.add(list(of_group), weights[members].to(of_group))
             sums.reduce(self._surface.processes)
             self.by_group.append([(count, sums)])
-        self.groups, self._kept = groups, None
+        self.groups = groups
 
     def count_of(self, group: int) -> int:
         """Probes that each sample of a group has had."""

@@ -17,7 +17,6 @@ follows from the spread within the samples.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,7 +39,7 @@ from .estimate import Estimate
 from .plan import MeasuringPlan
 from .recorded_runs import Places, RecordedRuns, edges_of, second_derivatives
 from .row_probes import AbstractRowProbes
-from .sample_draws import SampleDraws, SampleGroups
+from .sample_draws import KeptChunk, SampleDraws
 from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
@@ -60,7 +59,6 @@ CAUTION_IF_LARGE, CAUTION_IF_SMALL = (3, 1.0), (FEW, 2.0)
 # of which none is large: of 95 % intervals that rested on pairs, 57 to 90 % held the truth, and at
 # least 90 % from four together, which on few samples take fewer probes in the end.
 PILOT_IF_SKEWED, FEW_SAMPLES = 4, 32
-_CURVATURES = "curvatures at the outputs"  # by first sample of a chunk, for all kinds
 
 
 class _ProbeValues(NamedTuple):
@@ -155,7 +153,7 @@ class SampleProbes(AbstractRowProbes):
         before = self.surface.cost
         drawn = [self.values.setdefault(operator, self._new_draws()) for operator in operators]
         if len(drawn) == 1 and drawn[0].can_be_divided:
-            drawn[0].divide(self._groups)
+            drawn[0].divide()
         if len(drawn) == 1 and drawn[0].groups is not None:
             self._draw_by_group(operators[0], drawn[0], drawn[0].groups.probes(count))
         else:
@@ -171,17 +169,20 @@ class SampleProbes(AbstractRowProbes):
             operator: self.kind != "rho" and self.values[operator].keeps(self.workspace.num_samples)
             for operator in operators
         }
-        kept: dict[Operator, list[tuple[Tensor, Tensor]]] = {operator: [] for operator in operators}
+        kept: dict[Operator, list[KeptChunk]] = {operator: [] for operator in operators}
         with self.surface.processes.together(), full_precision(), twice_differentiable():
             for where, batch in self.surface.chunks(self.workspace.product_chunk):
                 streams = range(first, first + count)
                 noting = any(keeping.values())
-                found, weights = self._run(batch, where, streams, operators, noting=noting)
+                found, weights, curvatures = self._run(
+                    batch, where, streams, operators, noting=noting
+                )
                 for operator, draws in found.items():
                     sums[operator].add([draw.rows for draw in draws], weights)
                     if keeping[operator]:
                         values = torch.stack([draw.rows for draw in draws])
-                        kept[operator].append((values.cpu(), weights.cpu()))
+                        chunk = KeptChunk(values.cpu(), weights.cpu(), curvatures)
+                        kept[operator].append(chunk)
                     for number, draw in enumerate(draws):
                         for row, of_row in draw.neurons.items():
                             neurons[operator][row][number] += of_row
@@ -198,8 +199,9 @@ class SampleProbes(AbstractRowProbes):
         sums = [drawn.new_sums() for _ in counts]
         with self.surface.processes.together(), full_precision(), twice_differentiable():
             for where, batch in self.surface.chunks(self.workspace.product_chunk):
-                length = _batches.num_samples(batch)
-                group_of = groups.group_of[where.first : where.first + length]
+                with torch.no_grad():
+                    curvatures = self._curvatures(*self.surface.outputs(batch, where=where))
+                group_of = groups.of(curvatures)
                 for group, count in enumerate(counts):
                     index = (group_of == group).nonzero().flatten()
                     if count == 0 or not len(index):
@@ -207,7 +209,7 @@ class SampleProbes(AbstractRowProbes):
                     start = drawn.count_of(group)
                     part = _batches.take(batch, index.to(self.surface.device))
                     streams = range(start, start + count)
-                    found, weights = self._run(part, where, streams, [operator], index)
+                    found, weights, _ = self._run(part, where, streams, [operator], index)
                     sums[group].add([draw.rows for draw in found[operator]], weights)
         for total in sums:
             total.reduce(self.surface.processes)
@@ -215,14 +217,6 @@ class SampleProbes(AbstractRowProbes):
 
     def _new_draws(self) -> SampleDraws:
         return SampleDraws(list(self.row_of.values()), self.surface)
-
-    @functools.cached_property
-    def _groups(self) -> SampleGroups | None:
-        """The groups of samples by their curvature; None if they would not pay."""
-        curvatures = self.workspace.cache.get(_CURVATURES, {})  # a process may have no data
-        ordered = [curvatures[first] for first in sorted(curvatures)]
-        groups = SampleGroups(torch.cat([*ordered, torch.zeros(0)]), self.surface.processes)
-        return groups if groups.pay else None
 
     def _run(
         self,
@@ -232,11 +226,11 @@ class SampleProbes(AbstractRowProbes):
         operators: Sequence[Operator],
         index: Tensor | None = None,
         noting: bool = False,
-    ) -> tuple[dict[Operator, list[_ProbeValues]], Tensor]:
-        """The values of each operator for each stream, and the samples' weights.
+    ) -> tuple[dict[Operator, list[_ProbeValues]], Tensor, Tensor]:
+        """The values of each operator for each stream, the samples' weights and curvatures.
 
-        `index` says which samples of the chunk the batch holds; None: all of them. `noting` notes
-        their curvature at the outputs.
+        `index` says which samples of the chunk the batch holds; None: all of them. Without `noting`
+        there are no curvatures.
         """
         surface = self.surface
         with self._runs.run(batch, where, index) as run:
@@ -245,10 +239,9 @@ class SampleProbes(AbstractRowProbes):
                 wide = outputs.double()
                 total = surface.loss.values(wide, targets).sum()
             weights = surface.loss.weights(outputs.detach(), targets).double()
+            curvatures = self._curvatures(outputs, targets) if noting else torch.zeros(0)
             if index is None:
                 samples = self._numbers.of(where, len(outputs))
-                if noting:
-                    self._note_curvature(where, outputs, targets)
             else:
                 samples = self._numbers.of(where, 1) + index.to(surface.device)
             found = {}
@@ -259,14 +252,12 @@ class SampleProbes(AbstractRowProbes):
                         self._values(gradients, places, samples, stream, len(outputs))
                         for stream in streams
                     ]
-            return found, weights
+            return found, weights, curvatures
 
-    def _note_curvature(self, where: BatchLocation, outputs: Tensor, targets: Tensor) -> None:
+    def _curvatures(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How curved the loss is at the outputs of each sample."""
-        noted = self.workspace.cache.setdefault(_CURVATURES, {})
-        if where.first not in noted:
-            curvature = self.surface.loss.curvature(outputs.detach().double(), targets)
-            noted[where.first] = curvature.trace().reshape(len(outputs), -1).sum(dim=1).cpu()
+        curvature = self.surface.loss.curvature(outputs.detach().double(), targets)
+        return curvature.trace().reshape(len(outputs), -1).sum(dim=1).double().cpu()
 
     def _gradients(
         self,

@@ -1,6 +1,7 @@
 """Ranks follow the direction on the card; what is no measure of flatness has none."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ import torch
 import spiritlevel as sl
 from spiritlevel.measures.confounders import MEASURED_ALONG
 from spiritlevel.pages import report as pages
+from spiritlevel.pages.report.numbers import with_data
 from spiritlevel.verbs import reference_problems as problems
 from spiritlevel.verbs.comparison import Comparison
+from spiritlevel.verbs.comparison.ranking import larger
 from verbs.comparison.given_reports import report
 
 LARGER = "larger is flatter"
@@ -140,3 +143,35 @@ def test_what_has_no_card_here_or_measures_no_flatness_is_not_ranked():
     assert "Unknown to this version, so without a rank: other.version." in found.details()
     assert "flatter by" not in text
     assert "None of these measures flatness, so there are no ranks." in pages.html(found)
+
+
+def unsure(value, **errors):
+    given = {"exact": False, "settings": {"num_samples": 8}} | errors
+    return sl.Measurement("relative.kappa", value, **given)
+
+
+def test_an_error_that_is_not_known_is_not_none():
+    known = unsure(1.0, stderr=0.1, data_stderr=0.0)
+    hidden = unsure(1.25, stderr=0.1)  # by the probes: about theirs or less
+    few = unsure(9.0, status=sl.results.Status.NOT_CONVERGED)
+    exact = unsure(9.0, exact=True)
+    assert larger(unsure(1.3, stderr=0.1, data_stderr=0.0), known)  # 1.96 · 0.141 = 0.28
+    assert not larger(dataclasses.replace(hidden, value=1.3), known)  # 1.96 · 0.173 = 0.34
+    assert larger(dataclasses.replace(hidden, value=1.35), known)
+    assert not larger(few, known)
+    assert larger(exact, known)
+    assert with_data(hidden) == pytest.approx((1.25 - 0.277, 1.25 + 0.277), abs=1e-3)
+    assert with_data(few) is None
+    assert with_data(exact) == (9.0, 9.0)
+
+
+def test_it_is_said_that_ranks_are_about_these_samples():
+    values = {"a": {"relative__kappa": 1.0}, "b": {"relative__kappa": 2.0}}
+    found = Comparison({name: report(**given) for name, given in values.items()})
+    said = "sampling error is not known for relative.kappa: these ranks are about these samples"
+    assert said in found.details()
+    assert "these ranks are about these samples alone" in pages.html(found)
+    known = dataclasses.replace(found.reports["a"]["relative.kappa"], data_stderr=0.1)
+    whole = found.reports["a"]
+    sure = sl.Report({"relative.kappa": known}, layers={}, settings=whole.settings, cost=whole.cost)
+    assert "sampling error" not in Comparison({"a": sure, "b": sure}).details()

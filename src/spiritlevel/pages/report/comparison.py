@@ -22,7 +22,9 @@ def page_of(comparison: Comparison, *, title: str = "") -> Page:
     settings = next(iter(comparison.reports.values())).settings
     lead, *more = comparison.summary()
     known = numbers.subject_of(settings)
-    ranks = sentences.ranking(comparison.measures, comparison.ranked, comparison.directions)
+    ranks = sentences.ranking(
+        comparison.measures, comparison.ranked, comparison.directions, comparison.of_these_samples
+    )
     shared = {name: known[name] for name in ("model", "data") if name in known}
     return Page(
         title=title or f"{len(comparison.reports)} networks side by side",
@@ -131,8 +133,8 @@ def _series(comparison: Comparison, measure: str) -> dict[str, Any]:
     }
 
 
-def _ends(measurements: list[Measurement]) -> dict[str, list[float]]:
-    ends = [numbers.with_data(m) for m in measurements]
+def _ends(measurements: list[Measurement]) -> dict[str, list[float | None]]:
+    ends = [numbers.with_data(m) or (None, None) for m in measurements]
     return {
         "values": [m.value for m in measurements],
         "low": [low for low, _ in ends],

@@ -11,6 +11,7 @@ from typing import Any
 from ...records import measurements as records
 from ...records.content import Cards, Cell, Column, Section, Text
 from ...results import Measurement, Status
+from ...verbs.comparison.ranking import standard_error
 from . import cards, markup
 
 VALUE = Column("value", form=records.VALUE)
@@ -91,12 +92,12 @@ def interval(m: Measurement) -> tuple[float, float] | None:
     return None if m.residual is None else (m.value - m.residual, m.value + m.residual)
 
 
-def with_data(m: Measurement) -> tuple[float, float]:
-    """The interval from the method and the samples together, as ranks use it."""
+def with_data(m: Measurement) -> tuple[float, float] | None:
+    """The interval from the method and the samples together, as ranks use it; None: not known."""
     confidence = float(m.settings.get("confidence", 0.95))
     factor = statistics.NormalDist().inv_cdf(0.5 + confidence / 2)
-    half = factor * math.hypot(m.stderr or 0.0, m.data_stderr or 0.0) + (m.residual or 0.0)
-    return m.value - half, m.value + half
+    half = factor * standard_error(m) + (m.residual or 0.0)
+    return None if math.isinf(half) else (m.value - half, m.value + half)
 
 
 def cells(m: Measurement) -> list[Cell]:

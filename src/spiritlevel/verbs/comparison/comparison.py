@@ -83,6 +83,16 @@ class Comparison(Shown, Saved):
         """The measures of flatness; confounders and other facts about a network rank nothing."""
         return [name for name in self.measures if self._sign(name)]
 
+    @property
+    def of_these_samples(self) -> list[str]:
+        """The ranked measures whose sampling error is not known for all networks."""
+        reports = self.reports.values()
+        return [
+            name
+            for name in self.ranked
+            if any(report[name].data_stderr is None for report in reports)
+        ]
+
     def places(self, measure: str, *, matched: bool = False) -> dict[str, Place]:
         """Rank of every network, with the ranks that the errors leave open.
 
@@ -354,7 +364,9 @@ class Comparison(Shown, Saved):
 
         What scale or confidence explains is said once, beside what remains of the difference.
         """
-        lines = sentences.ranking(self.measures, self.ranked, self.directions)
+        lines = sentences.ranking(
+            self.measures, self.ranked, self.directions, self.of_these_samples
+        )
         if self.ranked:
             lines += ["\n  ".join(sentences.details_of_pair(pair)) for pair in self.pairs()]
         return lines + sentences.unchecked(self.unchecked())

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...records.measurements import Measurement, Report
+from ...records.measurements import Measurement, Report, Status
 from .. import measuring as api
 
 PREFERRED = ("relative.kappa", "neuron.rho_sum", "head.kappa")
@@ -78,15 +78,27 @@ def round_off(one: Measurement, other: Measurement) -> float:
     return 1e-6 * max(abs(one.value), abs(other.value))
 
 
+def standard_error(m: Measurement) -> float:
+    """Of the probes and the samples together; infinite where too few probes give none.
+
+    A sampling error that the probes hide is about theirs or less, and counts as theirs. Where it is
+    not known of a value without probes, the value is compared on these samples alone.
+    """
+    if m.stderr is None:
+        unknown = m.status is Status.NOT_CONVERGED and m.residual is None
+        return math.inf if unknown else m.data_stderr or 0.0
+    return math.hypot(m.stderr, m.stderr if m.data_stderr is None else m.data_stderr)
+
+
 def _margin(one: Measurement, other: Measurement) -> float:
     """How much two values must differ: errors of probes and data, and the residuals.
 
     Both networks see the same samples, so their data errors are mostly alike. Counting them as
     independent is cautious: fewer differences count as certain.
     """
-    errors = [error or 0.0 for m in (one, other) for error in (m.stderr, m.data_stderr)]
     confidence = float(one.settings.get("confidence", 0.95))
-    wide = statistics.NormalDist().inv_cdf(0.5 + confidence / 2) * math.hypot(*errors)
+    factor = statistics.NormalDist().inv_cdf(0.5 + confidence / 2)
+    wide = factor * math.hypot(standard_error(one), standard_error(other))
     return wide + (one.residual or 0.0) + (other.residual or 0.0) + round_off(one, other)
 
 

@@ -17,7 +17,10 @@ ROUND_OFF = 1e-6  # relative: a smaller difference is none
 
 
 def ranking(
-    measures: Sequence[str], ranked: Sequence[str], directions: Mapping[str, str | None]
+    measures: Sequence[str],
+    ranked: Sequence[str],
+    directions: Mapping[str, str | None],
+    of_these_samples: Sequence[str],
 ) -> list[str]:
     """How the ranks are read, and which measures have none.
 
@@ -25,10 +28,14 @@ def ranking(
         measures: all that were taken.
         ranked: those of flatness.
         directions: by measure, which values are flatter; a measure without a card is missing.
+        of_these_samples: the ranked ones whose sampling error is not known.
     """
     lines = [RANK] if ranked else [NO_RANKS]
     if larger := [m for m in ranked if directions[m] == "larger is flatter"]:
         lines.append(f"Larger values are flatter for {listing(larger)}.")
+    if of_these_samples:
+        unknown = f"The sampling error is not known for {listing(of_these_samples)}"
+        lines.append(f"{unknown}: these ranks are about these samples alone.")
     unranked = [m for m in measures if m not in ranked]
     if of_other_kind := [m for m in unranked if m in directions]:
         lines.append(f"Not flatness measures, so without a rank: {listing(of_other_kind)}.")
