@@ -1,5 +1,7 @@
 """Networks whose forward differentiates or transforms, as force models and ensembles do."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -118,3 +120,42 @@ def test_a_matrix_of_one_row_that_is_used_both_ways_can_be_pruned():
         assert float(forecast.second["down.weight"][j]) == pytest.approx(
             curvature.mean().item(), rel=1e-9
         )
+
+
+class Recast(nn.Module):
+    """A layer that forward itself converts, as the router of Switch Transformers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Bilinear(4, 4, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        self.head = self.head.to(torch.float32)
+        return self.head(self.first(x, x).to(torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_layer_that_forward_converts_survives_vmap(dtype, generator):
+    """Under vmap its weights became tensors of the transformation: a crash when it had ended."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, plain = Recast().to(dtype), nn.Bilinear(4, 4, 3)
+    plain.load_state_dict(model.first.state_dict())
+    x, y = torch.randn(5, 4, generator=generator).to(dtype), torch.tensor([0, 1, 2, 0, 1])
+    if dtype == torch.float64:  # its forward rounds the head's weights
+        with pytest.raises(sl.SpiritlevelError, match="weights must not change"):
+            sl.measure(model, (x, y), measures="curvature.trace")
+    else:
+        found = sl.measure(model, (x, y), measures="curvature.trace")["curvature.trace"].value
+        plain, head = plain.double(), copy.deepcopy(model.head).double()
+        weights = [*plain.parameters(), *head.parameters()]
+        loss = F.cross_entropy(head(plain(x.double(), x.double())), y)
+        gradients = torch.autograd.grad(loss, weights, create_graph=True)
+        truth = sum(
+            float(torch.autograd.grad(entry, p, retain_graph=True)[0].flatten()[i])
+            for gradient, p in zip(gradients, weights, strict=True)
+            for i, entry in enumerate(gradient.flatten())
+        )
+        assert found == pytest.approx(truth, rel=1e-4)  # float32
+    for parameter in model.parameters():
+        parameter.untyped_storage()  # raises for a tensor of a transformation

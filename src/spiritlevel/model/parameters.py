@@ -7,12 +7,15 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..ground.errors import SpiritlevelError, suggestion
 from .model_state import ROOT
 
 MOST_NAMED = 12  # layers in an error: large networks have hundreds
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def select_parameters(
@@ -144,3 +147,21 @@ def substituted(model: nn.Module, values: Mapping[Tensor, Tensor]) -> Iterator[N
         for recurrent, weights, references in listed:
             recurrent._flat_weights = weights
             recurrent._flat_weight_refs = references
+
+
+class KeptData(TorchFunctionMode):
+    """Refuses, under torch.func, that a model's code gives its weights other data.
+
+    `self.router.to(torch.float32)` in a forward would leave a tensor of the transformation in the
+    weight itself, and the process crashes when it is used after the transformation has ended.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """All but a new `tensor.data` passes."""
+        if func == _SET_DATA:
+            wrapped = [torch._C._functorch.is_functorch_wrapped_tensor(each) for each in args[:2]]
+            if wrapped == [False, True]:
+                raise RuntimeError("the model's forward gives its own weights other data")
+        return func(*args, **(kwargs or {}))

@@ -21,7 +21,7 @@ from . import batches as _batches
 from . import model_state
 from .arithmetic import Arithmetic
 from .attributes import Attributes, attributes_kept
-from .autograd_graph import shape_of_graph
+from .autograd_graph import inside_transform, shape_of_graph
 from .batches import BatchLocation, Forward
 from .distributed import Processes, refuse_sharded, unwrapped
 from .embedding_flags import PlainLookups
@@ -33,9 +33,10 @@ from .lost_digits import LostDigits
 from .named_layers import Layers
 from .number_types import NumberTypes
 from .output_checks import OutputChecks
-from .parameters import frozen_text, select_parameters, substituted
+from .parameters import KeptData, frozen_text, select_parameters, substituted
 from .surroundings import data_record
 from .weight_matrices import MatrixSearch, WeightMatrix
+from .weight_norm import PlainWeightNorm
 
 FIRST_SAMPLES = 32  # of the data that are looked at before it is measured
 FIRST_RUN = 2  # of them that show what the model does
@@ -85,6 +86,7 @@ class Surface:
         self.numbers = NumberTypes(model, self.device, arithmetic, has_hooks=has_hooks)
         self._measuring = False
         self._called = False  # whether the model has run
+        self._weight_norm = PlainWeightNorm()
         self._needs_graph = False  # whether its code calls torch.autograd.grad
         self._first: Any = None  # the first samples of the data
         self._left: Attributes | None = None  # what the first call changed
@@ -198,11 +200,14 @@ class Surface:
     def _run(
         self, batch: Any, parameters: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
+        norm = self._weight_norm
         with (
             self._leaving_nothing(),
+            KeptData() if inside_transform() else contextlib.nullcontext(),
             self.substituting(parameters),
             # looking at every function is slow, and the first call shows what the model calls
             contextlib.nullcontext() if self._called else PlainLookups(),
+            contextlib.nullcontext() if self._called and not norm.is_used else norm,
             self.numbers.calling(),
         ):
             outputs, targets, *mask = self._called_model(batch)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..model.weight_norm import PlainWeightNorm
 from .dense import hessian_of
 
 ROOT = "(model)"
@@ -43,7 +44,8 @@ class _Outputs(nn.Module):
         self.model, self.call = model, call
 
     def forward(self, inputs: Any) -> Tensor:
-        return self.call(self.model, inputs)
+        with PlainWeightNorm():
+            return self.call(self.model, inputs)
 
 
 def _twice_differentiable(model: nn.Module) -> nn.Module:

@@ -1,9 +1,8 @@
 """Normalizations written out, for their third derivatives.
 
-torch's fused weight_norm holds the norm fixed when its gradient is differentiated: its second
-derivative is wrong. torch's own batch_norm (in train mode), instance_norm and layer_norm have right
-first and second derivatives, but their second derivative holds mean and variance fixed when it is
-differentiated again: the third derivative is wrong. Nothing warns of either (seen in torch 2.13).
+torch's own batch_norm (in train mode), instance_norm and layer_norm have right first and second
+derivatives, but their second derivative holds mean and variance fixed when it is differentiated
+again: the third derivative is wrong. Nothing warns of that (seen in torch 2.13).
 """
 
 from __future__ import annotations
@@ -64,15 +63,6 @@ def layer_norm(
     output = _standardized(input, list(range(-len(normalized_shape), 0)), eps)
     output = output if weight is None else output * weight
     return output if bias is None else output + bias
-
-
-def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """torch._weight_norm, with the names of its arguments: g v/‖v‖ over all but `dim`.
-
-    With dim=-1 the norm is that of all of v.
-    """
-    dims = list(range(v.dim())) if dim == -1 else [d for d in range(v.dim()) if d != dim]
-    return v * (g / v.square().sum(dim=dims, keepdim=dim != -1).sqrt())
 
 
 def _standardized(x: Tensor, dims: list[int], eps: float) -> Tensor:

@@ -15,8 +15,9 @@ from ....ground.errors import SpiritlevelError
 from ....model.autograd_graph import inside_transform
 from ....model.convolutions import SPATIAL
 from ....model.model_state import twice_differentiable
+from ....model.weight_norm import weight_norm
 from .cross_entropies import binary_cross_entropy_with_logits, cross_entropy
-from .normalizations import batch_norm, instance_norm, layer_norm, weight_norm
+from .normalizations import batch_norm, instance_norm, layer_norm
 from .weight_gradients import convolve, linear
 
 
