@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from spiritlevel.engine.sample_noise import SampleNoise
-from spiritlevel.model.layers.output_changes import RankOneNoise, SignedNoise
+from spiritlevel.model.layers.output_changes import RankOneNoise, SignedNoise, _in_windows
 from spiritlevel.model.surface import Surface
 
 OUT, IN = 4, 6
@@ -70,11 +71,33 @@ def test_every_sample_and_draw_has_signs_of_its_own(surface):
     assert not torch.equal(one.shared()[:3], first["2.weight"].shared()[:, :IN])
 
 
-def test_convolutions_with_more_than_a_point_have_noise_of_rank_one(generator):
+def test_convolutions_whose_windows_overlap_have_noise_of_rank_one(generator):
     """Several weights of one pair of channels would share their signs, and samples correlate."""
-    model = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Conv2d(3, 3, 2), nn.Flatten()).eval()
-    x = torch.randn(4, 2, 2, 2, generator=generator)
+    model = nn.Sequential(nn.Conv2d(2, 3, 2, stride=2), nn.Conv2d(3, 3, 2), nn.Flatten()).eval()
+    x = torch.randn(4, 2, 4, 4, generator=generator)
     surface = Surface(model, [(x, torch.arange(4) % 3)])
     noise = SampleNoise(surface, "trace", ["0.weight", "1.weight"], seed=0).of(torch.arange(4), 0)
     assert isinstance(noise["0.weight"], SignedNoise)
     assert isinstance(noise["1.weight"], RankOneNoise)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (2, 2), (2, 3), ((1, 3), (2, 3))])
+def test_of_separate_windows_the_output_is_that_of_the_changed_kernel(kernel, stride, generator):
+    """Beside a convolution of each sample with its own kernel, changed by ξ as a matrix."""
+    model = nn.Sequential(nn.Conv2d(2, 3, kernel, stride, padding=1), nn.Tanh(), nn.Flatten())
+    model.append(nn.LazyLinear(3)).double()
+    x = torch.randn(4, 2, 7, 8, generator=generator, dtype=torch.float64)
+    model(x)
+    surface = Surface(model.eval(), [(x, torch.arange(4) % 3)])
+    noise = SampleNoise(surface, "trace", ["0.weight"], seed=0).of(torch.arange(4), 0)["0.weight"]
+    shape = surface.parameters["0.weight"].shape
+    made = noise.first[:, :, None] * noise.shared().flatten(1) * noise.second[:, None, :]
+    expected = [
+        F.conv2d(x[i : i + 1], made[i].reshape(shape), stride=stride, padding=1) for i in range(4)
+    ]
+    with torch.no_grad():
+        module = model[0]
+        signed = _in_windows(noise.second, F.pad(x, (1, 1, 1, 1)), module)
+        found = F.conv2d(F.pad(x, (1, 1, 1, 1)) * signed, noise.shared(), stride=stride)
+    found = found * noise.first[:, :, None, None]
+    torch.testing.assert_close(found, torch.cat(expected))

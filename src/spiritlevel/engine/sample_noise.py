@@ -78,7 +78,9 @@ class SampleNoise:
         matrix = self._matrices.get(name)
         if matrix is None:
             return False
-        if self.kind == "trace" and (type(matrix.rule) is EmbeddingRule or _is_pointwise(matrix)):
+        if self.kind == "trace" and (
+            type(matrix.rule) is EmbeddingRule or _has_separate_windows(matrix)
+        ):
             return True
         return type(matrix.rule) in (LinearRule, TransposedLinearRule)
 
@@ -111,7 +113,10 @@ class SampleNoise:
         )
 
 
-def _is_pointwise(matrix: WeightMatrix) -> bool:
-    """Whether it is a convolution that acts on each position alone."""
-    plain = type(matrix.rule) is ConvRule and matrix.module.groups == 1
-    return plain and all(size == 1 for size in matrix.module.kernel_size)
+def _has_separate_windows(matrix: WeightMatrix) -> bool:
+    """Whether it is a convolution whose windows do not overlap: a linear map on each of them."""
+    module = matrix.module
+    if type(matrix.rule) is not ConvRule or module.groups != 1:
+        return False
+    sizes = zip(module.kernel_size, module.stride, module.dilation, strict=True)
+    return all(size == 1 or (size <= stride and gap == 1) for size, stride, gap in sizes)

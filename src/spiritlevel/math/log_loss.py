@@ -84,7 +84,7 @@ def minus_log_larger(logits: Tensor) -> Tensor:
 
 
 class _MinusLogLarger(torch.autograd.Function):
-    """log(1 + exp(−|z|)) and its gradient ∓σ(−|z|)."""
+    """log(1 + exp(−|z|)) and its gradient, minus or plus σ(−|z|)."""
 
     generate_vmap_rule = True
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -129,9 +130,9 @@ def _between_signs(
             result = result * (tokens != use.module.padding_idx).unsqueeze(-1)
         result = result.movedim(0, layout.dim)
     elif isinstance(rule, ConvRule):
-        scaled = a if into is None else a * _along(into, a, layout.dim, 1)
+        x = padded_input(use.module, a)
         result = _CONVOLUTIONS[len(use.module.kernel_size)](
-            padded_input(use.module, scaled),
+            x if into is None else x * _in_windows(into, x, use.module),
             weight,
             stride=use.module.stride,
             dilation=use.module.dilation,
@@ -203,6 +204,22 @@ def _along(values: Tensor, like: Tensor, rows: int, dim: int) -> Tensor:
     view = [1] * like.dim()
     view[rows], view[dim] = values.shape
     return (values if rows < dim else values.mT).reshape(view)
+
+
+def _in_windows(signs: Tensor, x: Tensor, module: Any) -> Tensor:
+    """Signs of each row for every channel, or for every entry of a window, laid along its input.
+
+    The windows must not overlap where each entry has its own.
+    """
+    if signs.shape[1] == x.shape[1]:
+        return signs.reshape(*signs.shape, *[1] * (x.dim() - 2))
+    window = signs.reshape(len(signs), x.shape[1], *module.kernel_size)
+    sizes = x.shape[2:]
+    for dim, (size, stride) in enumerate(zip(sizes, module.stride, strict=True), start=2):
+        places = torch.arange(size, device=x.device) % stride
+        inside = places.clamp(max=window.shape[dim] - 1)  # the others are in no window
+        window = window.index_select(dim, inside)
+    return window
 
 
 def _filtered(module: Any, a: Tensor, kernels: Tensor) -> Tensor:
