@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from ..records.measurements import Cost, Status
 from .data_pass import NEEDS
 from .estimate import Estimate, estimates_of_columns
-from .refine import for_more, is_precise, missed
+from .refine import for_more, is_precise, missed, refine
 from .row_probing import RowProbing
 from .sweep.sums import Factors, RowKind
 from .workspace import Workspace
@@ -45,6 +45,8 @@ class RowEstimator:
         judged = factors is None
         rows, asked = self.rows, self.workspace.precision
         factors = rows.whole if factors is None else factors
+        if judged and added and rows.probes is not None:  # which may nearly cancel a value below 0
+            refine(rows.draws(added), asked)
         estimate = rows.estimate(factors)
         estimate = dataclasses.replace(estimate, value=estimate.value + added)
         uncertified = rows.uncertified(factors) if rows.probes is None else []
@@ -62,7 +64,7 @@ class RowEstimator:
                 status = Status.NOT_CONVERGED
             elif judged and not is_precise(estimate, asked):
                 status = Status.NOT_CONVERGED
-                text = f"{text}; {missed(rows.draws(), asked, estimate)}"
+                text = f"{text}; {missed(rows.draws(added), asked, estimate)}"
         if status is Status.OK and estimate.exact and (doubt := self._doubt(factors)):
             status, text = Status.UNCONFIRMED, f"{_how(rows, factors)}, but not confirmed: {doubt}"
         hidden = hidden_text(self.workspace, estimate)
@@ -83,6 +85,12 @@ class RowEstimator:
         """The work of the sweep and of the probes that these rows use."""
         sweep = self.workspace.sweep_cost if self.workspace.swept else Cost()
         return sweep + (Cost() if self.rows.probes is None else self.rows.probes.cost)
+
+    @property
+    def for_more_of_a_part(self) -> str:
+        """What makes a single layer more precise: probes end once the sum is precise enough."""
+        more = for_more(self.rows.draws(), self.workspace.precision)
+        return f"the sum over the layers is not, so {more}" if more == "lower rtol" else more
 
     def sharpest_neuron(self, layer: str) -> RowEstimate:
         """The largest ρ(j) of a layer, with the error of that neuron's value."""

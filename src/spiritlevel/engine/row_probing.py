@@ -227,11 +227,14 @@ class RowProbing:
         if not self._probes.complete("hessian"):
             self._probes.take_all("hessian")
 
-    def draws(self) -> AbstractDraws:
-        """What the precision of the whole depends on: its probes, or the sweep without any."""
-        if self.probes is None:
+    def draws(self, added: float = 0.0) -> AbstractDraws:
+        """What the precision of the whole depends on: its probes, or the sweep without any.
+
+        `added` is a known number that is at least 0, such as the term of a weight decay.
+        """
+        if self.probes is None:  # the GGN's rows are none below 0, and the number only helps
             return self.workspace.sweep_rows(self.kind, self.whole)
-        return RowDraws(self, self.operator)
+        return RowDraws(self, self.operator, added)
 
     def sufficient(self) -> float:
         """How many probes would bring the whole within the tolerance."""
@@ -272,9 +275,10 @@ class RowProbing:
 class RowDraws(AbstractDraws):
     """The probes of an operator, and the sum of rows that they make more precise."""
 
-    def __init__(self, rows: RowProbing, operator: Operator) -> None:
+    def __init__(self, rows: RowProbing, operator: Operator, added: float = 0.0) -> None:
         assert rows.probes is not None
         self.rows, self.operator, self.probes = rows, operator, rows.probes
+        self._added = added
         self.pilot, self.least = self.probes.pilot, self.probes.least
 
     @property
@@ -297,8 +301,9 @@ class RowDraws(AbstractDraws):
         self.probes.draw([self.operator], count)
 
     def estimate(self) -> Estimate:
-        """The whole, part of which the sweep may have found."""
-        return self.rows.estimate(self.rows.whole)
+        """The whole, part of which the sweep may have found, and the known number."""
+        whole = self.rows.estimate(self.rows.whole)
+        return dataclasses.replace(whole, value=whole.value + self._added)
 
     def drawn_part(self) -> Estimate:
         """The rows that need probes."""

@@ -48,8 +48,13 @@ def left_out_weights(workspace: Workspace, included: Iterable[str]) -> list[str]
     ]
 
 
-def largest_layer(workspace: Workspace, name: str, layers: dict[str, Measurement]) -> Measurement:
-    """The maximum over layers; its sampling error is not that of a mean, so none is claimed."""
+def largest_layer(
+    workspace: Workspace, name: str, layers: dict[str, Measurement], for_more: str = ""
+) -> Measurement:
+    """The maximum over layers; its sampling error is not that of a mean, so none is claimed.
+
+    `for_more` says what makes estimates of single layers more precise.
+    """
     top = max(layers, key=lambda layer: layers[layer].value)
     largest = layers[top]
     rivals = [m for layer, m in layers.items() if layer != top and _reach(m) > largest.value]
@@ -70,7 +75,7 @@ def largest_layer(workspace: Workspace, name: str, layers: dict[str, Measurement
     if largest.status is Status.OK and largest.interval is not None:
         low, high = largest.interval
         if high - low > 2 * workspace.precision.rtol * abs(largest.value):
-            text = f"{largest.text.rstrip('.')}; wider than 'rtol' asks for: raise max_passes."
+            text = f"{largest.text.rstrip('.')}; wider than 'rtol' asks for: {for_more}."
             largest = dataclasses.replace(largest, status=Status.NOT_CONVERGED, text=text)
     return largest
 

@@ -54,4 +54,5 @@ def rho_max(workspace: Workspace) -> Measured:
         layer: hessian_measurement(workspace, "neuron.rho_max", rows.sharpest_neuron(layer))
         for layer in weights
     }
-    return Measured(largest_layer(workspace, "neuron.rho_max", layers), layers)
+    largest = largest_layer(workspace, "neuron.rho_max", layers, rows.for_more_of_a_part)
+    return Measured(largest, layers)

@@ -92,7 +92,11 @@ def kappa(workspace: Workspace) -> Measured:
 )
 def kappa_max(workspace: Workspace) -> Measured:
     """The maximum over layers of relative.kappa."""
-    return Measured(largest_layer(workspace, "relative.kappa_max", kappa(workspace).layers))
+    name = "relative.kappa_max"
+    weights = measured_weights(workspace, name)
+    rows = estimate_rows(workspace, "kappa", weights, dict.fromkeys(weights, 1.0))
+    layers = kappa(workspace).layers
+    return Measured(largest_layer(workspace, name, layers, rows.for_more_of_a_part))
 
 
 @measure(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from ...engine.data_pass import Needs
-from ...engine.row_estimator import estimate_rows
+from ...engine.row_estimator import RowEstimator, estimate_rows
+from ...engine.sweep.sums import Factors
 from ...engine.workspace import Workspace
 from ...records.measurements import Measurement, Status
 from ..eigenvalues import of_weights, room_for_weights
@@ -34,12 +35,17 @@ PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Ta
 )
 def scaled_trace(workspace: Workspace) -> Measured:
     """κ_τ of each layer and their sum."""
+    rows, factors = _rows(workspace)
+    return measured_rows(workspace, "scaled.trace", rows, factors)
+
+
+def _rows(workspace: Workspace) -> tuple[RowEstimator, dict[str, Factors]]:
+    """The estimated traces, and the factors of each layer."""
     weights = measured_weights(workspace, "scaled.trace")
     norms = {name: _squared_norm(workspace, name) for name in weights.values()}
     names = list(workspace.surface.parameters)
     rows = estimate_rows(workspace, "trace", {name: name for name in names}, norms)
-    factors = {layer: {name: norms[name]} for layer, name in weights.items()}
-    return measured_rows(workspace, "scaled.trace", rows, factors)
+    return rows, {layer: {name: norms[name]} for layer, name in weights.items()}
 
 
 @measure(
@@ -54,7 +60,8 @@ def scaled_trace(workspace: Workspace) -> Measured:
 )
 def scaled_trace_max(workspace: Workspace) -> Measured:
     """The maximum over layers of scaled.trace."""
-    return Measured(largest_layer(workspace, "scaled.trace_max", scaled_trace(workspace).layers))
+    layers, rows = scaled_trace(workspace).layers, _rows(workspace)[0]
+    return Measured(largest_layer(workspace, "scaled.trace_max", layers, rows.for_more_of_a_part))
 
 
 @measure(
