@@ -18,8 +18,11 @@ from torch import Tensor, nn
 from ..ground.errors import SpiritlevelError, is_out_of_memory
 from .batches import TARGET_KEYS, Forward
 from .losses import AnyLoss, CrossEntropy, Loss, resolve
+from .model_losses import as_large_as, by_pixel, refuse_added_losses, with_usual_ignored
 
-APART = 0.01  # relative difference above which two losses are not the same
+# Relative difference above which two losses of the same outputs are not the same, in half precision
+# and otherwise.
+APART_IN_HALF, APART = 0.01, 1e-4
 
 
 def is_pretrained(model: nn.Module) -> bool:
@@ -117,7 +120,7 @@ class PretrainedForward:
         if inputs_and_labels is None:
             return default_forward(model, batch)
         inputs, labels = inputs_and_labels
-        outputs = self._outputs(model, inputs, labels)
+        outputs, labels = self._pair(model, inputs, labels)
         labels = _with_output_dim(labels, outputs)
         return _shifted(outputs, labels) if self.shift else (outputs, labels)
 
@@ -131,12 +134,18 @@ class PretrainedForward:
             self.shift = False  # the model's own loss would skip a token
             return
         with torch.no_grad():
-            outputs = self._outputs(model, inputs, labels)
-            model_loss = _model_loss(model, inputs, labels)
+            outputs, known = self._pair(model, inputs, labels)
+            model_loss = self._model_loss(model, inputs, labels)
             if model_loss is None:
                 self.shift = False
             elif not math.isnan(model_loss):  # NaN if no label counts: the next samples decide
-                self.shift = self._matching_shift(model, inputs, outputs, labels, model_loss)
+                closest, loss = self._closest(outputs, known, model_loss)
+                self.shift = closest and loss != float("inf")
+                # random outputs are refused by the plan, with its own text
+                if not self._agree(loss, model_loss, outputs) and torch.equal(
+                    self._pair(model, inputs, labels)[0], outputs
+                ):
+                    self._refuse_loss(loss, model_loss)
 
     def align(
         self, outputs: Tensor, labels: Tensor, model_loss: float | None
@@ -148,38 +157,58 @@ class PretrainedForward:
             self.shift = model_loss is not None and self._closest(outputs, labels, model_loss)[0]
         return _shifted(outputs, labels) if self.shift else (outputs, labels)
 
-    def _outputs(self, model: nn.Module, inputs: dict[str, Any], labels: Tensor) -> Tensor:
-        """An encoder–decoder gets the labels, shifted by one, as decoder input, as in training."""
+    def _pair(
+        self, model: nn.Module, inputs: dict[str, Any], labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs and labels as the model's own loss compares them, but for a shift.
+
+        An encoder–decoder gets the labels, shifted by one, as decoder input, as in training.
+        """
         if _decodes_labels(model, inputs, labels):
             shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
             # without that method the model shifts them itself, on its way to its own loss
             more = {"labels": labels} if shift is None else {"decoder_input_ids": shift(labels)}
             inputs = inputs | more
-        return scores(model(**inputs, **_no_cache(model)))
+        outputs = scores(model(**inputs, **_no_cache(model)))
+        if by_pixel(model, outputs, labels):
+            outputs = as_large_as(labels, outputs)
+            if isinstance(self.loss, CrossEntropy) and self.loss.class_dim == -1:
+                outputs = outputs.movedim(1, -1)
+            if self.by_name:  # any other loss says itself what it ignores
+                labels = with_usual_ignored(model, labels)
+        return outputs, labels
 
-    def _matching_shift(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        outputs: Tensor,
-        labels: Tensor,
-        model_loss: float,
-    ) -> bool:
-        """Whether shifted labels, not plain ones, give the model's own loss of this batch."""
-        closest, loss = self._closest(outputs, labels, model_loss)
-        if loss == float("inf"):
-            return False
-        if self.by_name and abs(loss - model_loss) > APART * abs(model_loss):
-            if not torch.equal(self._outputs(model, inputs, labels), outputs):
-                return closest  # the outputs are random, which the plan refuses with its own text
-            raise SpiritlevelError(
-                f"The loss {self.loss.name!r} gives {loss:.4g} on the first batch, and "
-                f"the model's own loss is {model_loss:.4g}. Pass the loss that the model uses: "
-                "loss='bce' for several labels per sample, loss='mse' for regression. To measure "
-                f"{self.loss.name!r} all the same, pass it as a torch module, for example "
-                "loss=torch.nn.CrossEntropyLoss()."
-            )
-        return closest
+    def _model_loss(self, model: nn.Module, inputs: dict[str, Any], labels: Tensor) -> float | None:
+        """The loss that the model itself computes, or None if it computes none."""
+        try:
+            output = model(**inputs, labels=labels, **_no_cache(model))
+        # labels do not fit or are unknown; DPT without its auxiliary head reads an unset name
+        except (ValueError, RuntimeError, IndexError, TypeError, UnboundLocalError) as error:
+            if is_out_of_memory(error):
+                raise
+            return None
+        loss = getattr(output, "loss", None)
+        if loss is not None and self.by_name:
+            refuse_added_losses(model, output, self.loss.name)
+        return None if loss is None else float(loss)
+
+    def _agree(self, loss: float, model_loss: float, outputs: Tensor) -> bool:
+        """Whether the loss is the model's own, if it was given by name and fits the labels."""
+        if not self.by_name or loss == float("inf"):
+            return True
+        is_half = outputs.dtype in (torch.float16, torch.bfloat16)
+        rounding = 10 * torch.finfo(torch.float32).eps * float(outputs.abs().max())
+        apart = APART_IN_HALF if is_half else APART
+        return abs(loss - model_loss) <= apart * abs(model_loss) + rounding
+
+    def _refuse_loss(self, loss: float, model_loss: float) -> None:
+        raise SpiritlevelError(
+            f"The loss {self.loss.name!r} gives {loss:.6g} on the first batch, and the model's own "
+            f"loss is {model_loss:.6g}. Pass the loss that the model uses: loss='bce' for several "
+            "labels per sample, loss='mse' for regression. To measure "
+            f"{self.loss.name!r} all the same, pass it as a torch module, for example "
+            "loss=torch.nn.CrossEntropyLoss()."
+        )
 
     def _closest(self, outputs: Tensor, labels: Tensor, model_loss: float) -> tuple[bool, float]:
         """Whether shifted labels give the loss closest to the model's own, and that loss."""
@@ -239,17 +268,6 @@ def _are_next_tokens(model: nn.Module, inputs: dict[str, Any], labels: Any) -> b
         return False
     counted = labels[:, :-1] >= 0  # the others are ignored
     return bool(counted.any()) and torch.equal(labels[:, :-1][counted], tokens[:, 1:][counted])
-
-
-def _model_loss(model: nn.Module, inputs: dict[str, Any], labels: Tensor) -> float | None:
-    """The loss that the model itself computes, or None if it computes none."""
-    try:
-        loss = getattr(model(**inputs, labels=labels, **_no_cache(model)), "loss", None)
-    except (ValueError, RuntimeError, IndexError, TypeError) as error:
-        if is_out_of_memory(error):
-            raise
-        return None  # labels do not fit or are unknown
-    return None if loss is None else float(loss)
 
 
 def _with_output_dim(labels: Tensor, outputs: Tensor) -> Tensor:

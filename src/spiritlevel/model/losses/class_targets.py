@@ -106,7 +106,9 @@ class AbstractClassLoss(ABC):
                 f"the outputs' shape {tuple(outputs.shape)}. Got {tuple(targets.shape)} in "
                 f"{where}. For class numbers convert them: y.long()."
             )
-        shapes = {tuple(outputs.shape[:1] + outputs.shape[2:]), tuple(outputs.shape[:-1])}
+        shape = outputs.shape
+        places = [1, len(shape) - 1] if self.class_dim is None else [self.class_dim % len(shape)]
+        shapes = {tuple(shape[:place] + shape[place + 1 :]) for place in places}
         raise SpiritlevelError(
             f"The targets of {self.kind!r} need shape {' or '.join(map(str, sorted(shapes)))} to "
             f"go with outputs of shape {tuple(outputs.shape)}. Got {tuple(targets.shape)} in "
