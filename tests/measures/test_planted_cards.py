@@ -79,7 +79,7 @@ def test_a_true_card_passes_and_a_false_one_is_told_all_that_is_false(plant):
     with pytest.raises(AssertionError) as failed:
         check_measure(name)
     first, *others = str(failed.value).splitlines()
-    assert first == "4 of 27 checks failed:"
+    assert first == "4 of 31 checks failed:"
     assert others[0] == "  mine.planted-record: found_by is 'draws', and it has no stderr"
     assert "ZeroDivisionError: " in str(others)
 
