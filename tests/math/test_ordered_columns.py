@@ -1,4 +1,4 @@
-"""Columns in the order of the probabilities: their outer products, what they leave, their digits."""
+"""Columns in the order of the probabilities: outer products, what is left, digits."""
 
 import itertools
 from decimal import Decimal

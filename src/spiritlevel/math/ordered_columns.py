@@ -4,9 +4,9 @@ With the classes of a sample sorted by p, let Q_j be the mass of all that are le
 
     s_j = √(p_j Q_j / (p_j + Q_j)) · (e_j − Σ_{i>j} (p_i / Q_j) e_i)
 
-The first m columns leave (diag π − ππᵀ) · Q, the Hessian of the other classes among themselves, with
-their distribution π. No square root of the Hessian can leave less after m columns that make the same
-classes exact, since this is the Schur complement. Every entry is a product, so nothing cancels.
+The first m columns leave (diag π − ππᵀ) · Q, the Hessian of the other classes among themselves,
+with their distribution π. Columns that make the same m classes exact cannot leave less, since this
+is the Schur complement. Every entry is a product, so nothing cancels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .curvature import SignedColumn, SoftmaxCurvature
 
 
 class OrderedColumns:
-    """s_1 … s_{C−1} of every sample; the first ones, random signs over the others, and their size."""
+    """s_1 … s_{C−1} of every sample, one by one or with random signs."""
 
     def __init__(self, curvature: SoftmaxCurvature) -> None:
         """Sort the classes; of equal ones the first comes first."""
@@ -48,7 +48,7 @@ class OrderedColumns:
 
     def left(self, ranks: list[int]) -> Tensor:
         """The trace that the columns before each of these ranks leave, shape (N, ranks)."""
-        behind = _sums_behind((self._p).square())
+        behind = _sums_behind(self._p.square())
         norms = self._sizes.square() * (1.0 + behind / self._below / self._below)
         return norms.flip(1).cumsum(dim=1).flip(1)[:, ranks]
 
