@@ -85,9 +85,10 @@ class Leading:
 
         `drawn` is what `count` probes have of the value. `most` probes are as good as all columns.
         """
-        stay, *others = self._ways(drawn, count, outlook) or [None]
-        if stay is None or not others:
+        ways = self._ways(drawn, count, outlook)
+        if len(ways) < 2:
             return None
+        stay, *others = ways
         best = min((way.enough for way in others), key=lambda split: split.cost)
         ahead = stay.enough.probes - count + self.count
         pays = PAYS * best.cost <= min(ahead, most) or outlook.left < ahead <= most
