@@ -170,7 +170,7 @@ class DenseProblem:
         B |= {"kappa": torch.stack(kappa), "rho": torch.stack(rho)}
         return {kind: S.mT @ b @ S for kind, b in B.items()}
 
-    def draw(self, kind: str, seed: int, streams: range, leading: int) -> list[Tensor]:
+    def draw(self, kind: str, seed: int, streams: range, leading: int = 0) -> list[Tensor]:
         """What the leading columns and each output probe bring, shape (rows, N) each."""
         M = self._forms[kind]
         index = torch.arange(M.shape[1])
