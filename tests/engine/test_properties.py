@@ -324,7 +324,7 @@ def test_preflight_names_the_cost_of_the_first_probes():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 40)).double().eval()
     # It depends on the data whether two probes tell how far they are off.
-    for seed, interval in ((0, False), (1, True), (3, True)):
+    for seed, interval in ((0, False), (1, True), (4, True)):
         draw = torch.Generator().manual_seed(seed)
         x, y = torch.randn(50, 4, generator=draw).double(), torch.arange(50) % 40
         plan = sl.preflight(model, (x, y), measures="curvature.trace")

@@ -20,13 +20,15 @@ from spiritlevel.engine.data_pass import NEEDS, Certificate, LossAndAccuracy, Ne
 from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.moments import Moments
 from spiritlevel.engine.plan import MeasuringPlan
-from spiritlevel.engine.precision import Precision
+from spiritlevel.engine.precision import EXACT_COLUMNS, Precision
 from spiritlevel.engine.row_estimator import RowEstimator
 from spiritlevel.engine.row_probing import RowProbing
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import SweepSums
 from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.workspace import Workspace
+from spiritlevel.math.curvature import SoftmaxCurvature
+from spiritlevel.math.ordered_columns import OrderedColumns
 from spiritlevel.math.signs import random_signs
 from spiritlevel.measures.setup import Setup
 from spiritlevel.results import Cost
@@ -59,6 +61,32 @@ class DenseProducts:
     def multiply(self, requests: list[Request]) -> list[Tensor]:
         ((_, found),) = self.by_chunk(requests)
         return found
+
+
+def root_of(logits: Tensor) -> Tensor:
+    """S with S S' = diag p − p p', shape (N, C, C), in the order of `order_of`.
+
+    With many classes each in turn is made exact among those that follow.
+    """
+    p, order = logits.softmax(dim=1), order_of(logits)
+    if logits.shape[1] <= 1 + EXACT_COLUMNS:
+        return torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :]
+    S = torch.zeros(*p.shape, p.shape[1], dtype=p.dtype)
+    for n in range(len(p)):
+        for rank in range(p.shape[1] - 1):
+            first, later = order[n, rank], order[n, rank + 1 :]
+            mass = p[n, later].sum()
+            if mass > 0:
+                size = (p[n, first] / (p[n, first] + mass) * mass).sqrt()
+                S[n, first, rank], S[n, later, rank] = size, -size * p[n, later] / mass
+    return S
+
+
+def order_of(logits: Tensor) -> Tensor:
+    """The class that each column starts from."""
+    if logits.shape[1] <= 1 + EXACT_COLUMNS:
+        return torch.arange(logits.shape[1]).expand_as(logits)
+    return logits.argsort(dim=1, descending=True, stable=True)
 
 
 class DenseProblem:
@@ -127,8 +155,8 @@ class DenseProblem:
 
         J = vmap(jacrev(outputs), in_dims=(None, 0))(parameters, self.x)
         with torch.no_grad():
-            p = self.model(self.x).softmax(dim=1)
-        S = torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :]
+            self.logits = self.model(self.x)
+        S = root_of(self.logits)
         flat = {name: J[name].flatten(2) for name in self.names}
         gram = {name: G @ G.mT for name, G in flat.items()}
         kappa, rho = [], []
@@ -142,27 +170,34 @@ class DenseProblem:
         B |= {"kappa": torch.stack(kappa), "rho": torch.stack(rho)}
         return {kind: S.mT @ b @ S for kind, b in B.items()}
 
-    def draw(self, kind: str, seed: int, streams: range) -> list[Tensor]:
-        """What each output probe brings, shape (rows, N) each."""
+    def draw(self, kind: str, seed: int, streams: range, leading: int = 0) -> list[Tensor]:
+        """What the leading columns and each output probe bring, shape (rows, N) each."""
         M = self._forms[kind]
         index = torch.arange(M.shape[1])
+        order = order_of(self.logits)
+        exact = list(M.diagonal(dim1=2, dim2=3).movedim(2, 0)[:leading])
         signs = torch.stack(
             [random_signs(seed, stream, index, M.shape[2], torch.float64) for stream in streams]
         )
-        return list(torch.einsum("knc,rncd,knd->krn", signs, M, signs))
+        signs = signs.gather(2, order.expand_as(signs))
+        signs[:, :, :leading] = 0.0
+        return exact + list(torch.einsum("knc,rncd,knd->krn", signs, M, signs))
 
     def run_pass(self, needs: Needs, probes: Probes | None) -> PassResult:
         matrices = self.surface.matrices
         rows = {"trace": self.surface.parameters, "kappa": matrices, "rho": matrices}
         count = None if probes is None else len(probes.streams)
-        sums = SweepSums(rows, self.surface.device, count)
+        leading = 0 if probes is None else probes.leading
+        sums = SweepSums(rows, self.surface.device, count, leading)
+        if self.logits.shape[1] > 1 + EXACT_COLUMNS:
+            sums.add_left(OrderedColumns(SoftmaxCurvature(self.logits)))
         weights = torch.ones(len(self.x), dtype=torch.float64)
         kinds = ["trace", *(k for k in ("kappa", "rho") if getattr(needs, k))]
         for kind in kinds[-1:]:  # the only one that `rows` will look at
             draws = [self._forms[kind].diagonal(dim1=2, dim2=3).sum(dim=2)]
             if probes is not None:
-                draws = self.draw(kind, probes.seed, probes.streams)
-            sums.kinds[kind].add(draws, weights)  # type: ignore[index]
+                draws = self.draw(kind, probes.seed, probes.streams, leading)
+            sums.kinds[kind].add(draws[leading:], weights, draws[:leading])  # type: ignore[index]
         empty = Moments(["trace", "kappa"], self.surface.device)
         return PassResult(
             needs=needs,

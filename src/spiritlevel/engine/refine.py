@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+from ..math.student import t_quantile
 from .estimate import Estimate, estimate_of_draws
 from .precision import Precision
 
@@ -24,6 +25,7 @@ class Outlook:
     enough: float  # draws in all that would do, as far as can be told; may be infinite
     wanted: int  # draws in all after the next stage, which does not trust `enough` too far
     left: int  # draws that the passes still allow
+    stderr: float  # that would do
 
 
 class AbstractDraws(abc.ABC):
@@ -262,7 +264,8 @@ def promised_count(count: float, estimate: Estimate) -> int:
 def _outlook(draws: AbstractDraws, estimate: Estimate, asked: Precision, rtol: float) -> Outlook:
     enough = next_count(estimate, draws.drawn_part(), draws.count, asked, rtol)
     wanted = max(draws.next_stage(estimate, enough), draws.count + draws.least)
-    return Outlook(enough, wanted, _left(draws, asked))
+    stderr = rtol * abs(estimate.value) / t_quantile(0.5 + asked.confidence / 2, math.inf)
+    return Outlook(enough, wanted, _left(draws, asked), stderr)
 
 
 def _left(draws: AbstractDraws, asked: Precision) -> int:

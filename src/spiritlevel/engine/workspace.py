@@ -35,8 +35,10 @@ from .sweep.feature_scales import (
     scales_from_spreads,
     unseen_layers,
 )
-from .sweep.output_probes import OutputProbes, least_probes
+from .sweep.leading import Leading, Split, least_probes
+from .sweep.output_probes import OutputProbes
 from .sweep.sums import Factors, RowKind
+from .sweep_passes import SweepPasses
 from .weight_space.perturbed import NoiseVectors, PerturbedLoss
 from .weight_space.products import SMALL, Products
 
@@ -68,8 +70,7 @@ class Workspace:
         # half of a limit is for vectors as large as the weights, the other half for samples
         self.vector_memory = VectorMemory(None if memory is None else memory // 2)
         self._plan: MeasuringPlan | None = None
-        self._pass: PassResult | None = None
-        self._more: list[PassResult] = []  # further output probes
+        self._passes: SweepPasses | None = None
         self._wanted = Needs()
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
@@ -208,16 +209,15 @@ class Workspace:
 
     def run(self, needs: Needs) -> PassResult:
         """The result of a pass over the data that covers at least these needs."""
-        if self._pass is None or not self._pass.needs.covers(needs):
+        if self._passes is None or not self._passes.first.needs.covers(needs):
             self._wanted = self._wanted | needs
-            self._more = []
             probes, now = None, self._wanted
             if not needs.sweep and self._wanted.sweep and self.sweep_can_wait:
                 now = self._wanted.without_sweep
             if now.sweep and self.by_probes:
                 probes = self._probes(range(self.pilot_count))
-            self._pass = self._run(now, probes)
-        return self._pass
+            self._passes = SweepPasses(self._run(now, probes))
+        return self._passes.first
 
     def head_blocks(self) -> Iterable[HeadBlock]:
         """The rows of the head, as kept by the pass, or by running the network again."""
@@ -279,9 +279,9 @@ class Workspace:
         """Output probes to start with: two, and more if few samples leave their error unknown."""
         return least_probes(self.num_samples)
 
-    def _probes(self, streams: range) -> Probes:
+    def _probes(self, streams: range, leading: int = 0) -> Probes:
         offset = sum(self._counts[: self.surface.processes.rank])
-        return Probes(self.seed, streams, offset)
+        return Probes(self.seed, streams, offset, leading)
 
     def output_probes(self, at_least: int) -> Probes:
         """The first output probes, for a sweep of one's own."""
@@ -294,44 +294,56 @@ class Workspace:
 
     def sweep_rows(self, kind: RowKind, factors: Factors) -> OutputProbes:
         """Σ factor × value over the GGN's rows of a kind, and the way to more probes of it."""
+        passes = self._swept()
 
         def take_pass(streams: range | None) -> None:
             if streams is None:
-                self._more = []
-                self._pass = self._run(self._wanted, None)
+                passes.replace(self._run(self._wanted, None))
             else:
-                self._more.append(self._run(self._wanted, self._probes(streams)))
+                passes.more.append(self._run(self._wanted, fresh(streams, passes.leading)))
 
+        def take_split(split: Split) -> None:
+            passes.replace(self._run(self._wanted, fresh(range(split.probes), split.leading)))
+
+        def fresh(streams: range, leading: int) -> Probes:
+            """Probes that no pass had before."""
+            numbers = range(passes.drawn + streams.start, passes.drawn + streams.stop)
+            return self._probes(numbers, leading)
+
+        leading = Leading(
+            lambda: passes.sums, lambda: passes.dropped, take_split, self.plan.num_columns
+        )
         return OutputProbes(
-            lambda: [(p.sweep.num_probes, p.sweep.kinds[kind]) for p in self._passes],
+            lambda: [(each.num_probes, each.kinds[kind]) for each in passes.sums],
             take_pass,
             factors,
             num_columns=self.precision.most_probes(self.plan.num_columns),
+            leading=leading if self.probed else None,
         )
 
     @property
     def swept(self) -> bool:
         """Whether a sweep was run."""
-        return self._pass is not None and self._pass.needs.sweep
+        return self._passes is not None and self._passes.first.needs.sweep
 
     @property
     def probed(self) -> bool:
         """Whether the sweep used output probes."""
-        return self._pass is not None and self._pass.sweep.num_probes is not None
+        return self._passes is not None and self._passes.first.sweep.num_probes is not None
+
+    def _swept(self) -> SweepPasses:
+        assert self._passes is not None
+        return self._passes
 
     @property
     def num_probes(self) -> int:
         """How many output probes the sweep has used so far."""
-        return sum(p.sweep.num_probes or 0 for p in self._passes)
-
-    @property
-    def _passes(self) -> list[PassResult]:
-        return [] if self._pass is None else [self._pass, *self._more]
+        return 0 if self._passes is None else self._passes.num_probes
 
     @property
     def sweep_cost(self) -> Cost:
         """The work of all passes with a sweep."""
-        return sum((p.cost for p in self._passes), Cost())
+        return Cost() if self._passes is None else self._passes.cost
 
     def sweep_estimate(self, kind: RowKind, factors: Factors) -> Estimate:
         """Σ factor × value over the GGN's rows of a kind."""
@@ -339,26 +351,25 @@ class Workspace:
 
     def sweep_neurons(self, layer: str) -> Tensor:
         """ρ(j) of the GGN, one row per probe; a single row if exact."""
-        return torch.cat([p.sweep.neuron_values(layer) for p in self._passes])
+        return self._swept().neurons(layer)
 
     @property
     def sweep_text(self) -> str:
         """How the GGN was computed, for the report."""
-        if self.probed:
-            return f"{self.num_probes} output probes for {self.plan.num_columns} columns"
-        return "the GGN exactly"
+        return self._swept().text(self.plan.num_columns)
 
     # -- the record --------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         """The settings needed to reproduce the numbers."""
-        surface = self.surface
+        surface, passes = self.surface, self._passes
+        count = self.num_samples if passes is None else passes.first.num_samples
         return (
             {
                 "loss": surface.loss.name,
                 "reduction": "mean",
                 "layers": list(surface.layers.owned()),
-                "num_samples": self.num_samples if self._pass is None else self._pass.num_samples,
+                "num_samples": count,
                 "num_outputs": self.plan.num_outputs,
                 "seed": self.seed,
                 "dtype": str(surface.numbers.own).removeprefix("torch."),
@@ -379,7 +390,7 @@ class Workspace:
         Loss and accuracy come with a pass over the data that forms the outputs.
         """
         known: dict[str, Any] = {"model": type(self.surface.model).__name__}
-        return known if self._pass is None else known | self._pass.fit.to_dict()
+        return known if self._passes is None else known | self._passes.first.fit.to_dict()
 
     @property
     def cost(self) -> Cost:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from ...math import contractions
 from ...math.contractions import gradient_trace
-from ...math.curvature import SignedColumn
+from ...math.curvature import SignedColumn, SoftmaxCurvature
+from ...math.ordered_columns import OrderedColumns
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
 from ...model import batches as _batches
@@ -38,6 +39,7 @@ from ...model.layers import (
 from ...model.linearity import InPlaceWatch, bends
 from ...model.surface import Surface
 from ..plan import MeasuringPlan
+from ..precision import EXACT_COLUMNS
 from ..routes import Route, Routing, find_routing, hidden_parameters
 from ..rule_check import RuleCheck, check_rules
 from ..uses import complete_uses
@@ -58,6 +60,7 @@ class Probes:
     seed: int
     streams: range
     offset: int  # number of samples in the processes before this one
+    leading: int = 0  # columns of the most likely classes, which are taken as they are
 
 
 class Sweep:
@@ -89,7 +92,8 @@ class Sweep:
         }
         rows |= dict.fromkeys(scales, surface.layers.matrix_rules)
         count = None if probes is None else len(probes.streams)
-        self.sums = SweepSums(rows, surface.device, count)
+        leading = 0 if probes is None else probes.leading
+        self.sums = SweepSums(rows, surface.device, count, leading)
         self.num_columns = plan.num_columns if probes is None else 1
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
@@ -205,17 +209,24 @@ class Sweep:
     def _draws(
         self, curvature: OutputCurvature, where: BatchLocation, num_samples: int
     ) -> Iterator[Iterable[SignedColumn]]:
-        """All factor columns at once, or what each probe replaces them with."""
+        """All factor columns at once, or the leading ones and, by probe, what replaces others."""
         if self.probes is None:
             yield curvature.columns()
             return
+        ordered, leading = None, self.probes.leading
+        if isinstance(curvature, SoftmaxCurvature) and curvature.num_columns > EXACT_COLUMNS:
+            ordered = OrderedColumns(curvature)
+            self.sums.add_left(ordered)
+            yield from ([ordered.column(rank)] for rank in range(leading))
+        else:
+            self.sums.left += torch.inf
         index = self.probes.offset + where.first + torch.arange(num_samples)
         index = index.to(self.surface.device)
         for stream in self.probes.streams:
             signs = random_signs(
                 self.probes.seed, stream, index, curvature.num_signs, torch.float64
             )
-            yield curvature.probe(signs)
+            yield curvature.probe(signs) if ordered is None else [ordered.probe(signs, leading)]
 
     def _pulling(
         self,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 
+from ...math.student import t_quantile
 from ..estimate import Estimate
 from ..refine import AbstractDraws, Outlook
-from .sums import Factors, Part, data_variance, pooled_estimate
-
-MIN_SPREADS = 32  # least samples × (probes − 1) to estimate the error of output probes from
+from .leading import Leading, largest_excess, least_probes
+from .sums import Factors, Part, cautious, data_variance, mean_estimate
 
 TakePass = Callable[[range | None], None]  # a pass with these probes, or with all columns
 
@@ -27,10 +26,14 @@ class OutputProbes(AbstractDraws):
         factors: Factors,
         *,
         num_columns: float,
+        leading: Leading | None = None,
     ) -> None:
-        """All columns are taken where as many probes seem to be needed as `num_columns`."""
+        """All columns are taken where as many probes seem to be needed as `num_columns`.
+
+        With `leading`, those of the most likely classes are where that is cheaper.
+        """
         self._parts, self._take_pass = parts, take_pass
-        self._factors, self._num_columns = factors, num_columns
+        self._factors, self._num_columns, self._leading = factors, num_columns, leading
 
     @property
     def complete(self) -> bool:
@@ -43,11 +46,25 @@ class OutputProbes(AbstractDraws):
         return sum(count or 0 for count, _ in self._parts())
 
     @property
+    def passes(self) -> int:
+        """Backward passes so far, and the leading columns of the next pass."""
+        leading = self._leading
+        return self.count if leading is None else leading.spent + leading.count
+
+    @property
     def is_trusted(self) -> bool:
         """Where few samples decide, two probes may agree by chance on each of them."""
-        estimate = self.estimate()
-        if estimate.value == 0.0 and estimate.variance == 0.0:
-            return True
+        drawn = self._mean()
+        if (drawn.value == 0.0 and drawn.variance == 0.0) or self._has_leading:
+            return True  # the error of what leading columns leave is then made large enough
+        return self._are_many
+
+    @property
+    def _has_leading(self) -> bool:
+        return self._leading is not None and self._leading.count > 0
+
+    @property
+    def _are_many(self) -> bool:
         return self.count + 1 >= self._least_for_all  # a single one more is not worth a pass
 
     @property
@@ -56,12 +73,21 @@ class OutputProbes(AbstractDraws):
 
     def estimate(self) -> Estimate:
         """The estimate from all passes together."""
-        parts = self._parts()
-        found = pooled_estimate(
-            [(count or 1, rows.estimate(self._factors, count)) for count, rows in parts]
-        )
+        parts, drawn = self._parts(), self._mean()
+        found = cautious(drawn)
+        if self._has_leading and not self._are_many:
+            found = _at_worst(drawn, found, self.count)
+        exact = parts[0][1].of_leading(self._factors)
+        found = dataclasses.replace(found, value=exact + found.value)
         data = data_variance([parts], self._factors, found)
         return dataclasses.replace(found, data_variance=data)
+
+    def _mean(self) -> Estimate:
+        """What the probes have of it, as if the variance were well known."""
+        parts = self._parts()
+        return mean_estimate(
+            [(count or 1, rows.estimate(self._factors, count)) for count, rows in parts]
+        )
 
     def next_stage(self, estimate: Estimate, enough: float) -> int:
         """How many probes to have next: at least as many as make the error trusted."""
@@ -72,13 +98,24 @@ class OutputProbes(AbstractDraws):
         self._take_pass(range(self.count, self.count + count))
 
     def shortcut(self, outlook: Outlook) -> bool:
-        """Take all columns, where they cost no more than the probes ahead."""
+        """Take leading columns or all of them, where they cost less than the probes ahead."""
+        if self._leading is not None:
+            most = self._num_columns
+            split = self._leading.choose(self._mean(), self.count, outlook, most)
+            if split is not None:
+                self._leading.take(split)
+                return True
         if outlook.wanted < self._num_columns:
             return False
         self._take_pass(None)
         return True
 
 
-def least_probes(num_samples: float) -> int:
-    """Probes from which on so many samples show how far they spread: at least two."""
-    return 1 + max(1, math.ceil(MIN_SPREADS / max(num_samples, 1.0)))
+def _at_worst(drawn: Estimate, found: Estimate, count: int) -> Estimate:
+    """With the error of the worst case, where so few probes do not show it themselves."""
+    if not drawn.value:
+        return drawn
+    stderr = drawn.value * largest_excess(count) / t_quantile(0.975, count)
+    if not found.unknown and found.half_width(0.95) >= stderr * t_quantile(0.975, count):
+        return found
+    return dataclasses.replace(drawn, variance=stderr**2, dof=float(count))

@@ -3,6 +3,7 @@
 In an exact sweep every sample has one value. With output probes it has one value per probe: the
 mean of a sample's values counts, and their spread within the sample, added up over the samples,
 gives the error of the probes. The spread of the means between samples contains both errors.
+Where leading columns are taken exactly, the probes are of what these leave, and both are summed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ...math.ordered_columns import OrderedColumns
 from ...model.distributed import Processes
 from ..estimate import Estimate
 from ..moments import Moments, without_noise
@@ -25,6 +27,7 @@ Factors = Mapping[str, float]  # by row; an estimate is of Σ factor × value
 # Degrees of freedom of the variance of output probes. Below FEW their signs may all agree on a
 # wrong value; from MANY on the usual interval covers the truth in 95 % of the cases.
 FEW, MANY = 7, 64
+RANKS = (0, 1, 2, 4, 8, 16, 32, 64, 128)  # how many leading columns may be taken
 
 
 @dataclasses.dataclass
@@ -38,21 +41,34 @@ class ChunkValues:
 class RowSums:
     """Sums over named rows, each with one value per sample, or one per sample and probe."""
 
-    def __init__(self, names: Iterable[str], device: torch.device, *, signed: bool = False) -> None:
-        """One row per name; `signed` says that values of both signs are to be expected."""
+    def __init__(
+        self,
+        names: Iterable[str],
+        device: torch.device,
+        *,
+        signed: bool = False,
+        leading: bool = False,
+    ) -> None:
+        """One row per name; `signed` says that values of both signs are to be expected.
+
+        `leading` says that a part of every value is exact.
+        """
         self.signed = signed
         self.between = Moments(names, device)
+        self.drawn = Moments(self.between.index, device) if leading else self.between  # by probes
         size = len(self.between.index)
         zeros = {"dtype": torch.float64, "device": device}
         self.within = torch.zeros(size, size, **zeros)  # type: ignore[call-overload]
         # Σ_n (spread of sample n)², for each row and for their sum: shows if few samples dominate
         self.fourth = torch.zeros(size + 1, **zeros)  # type: ignore[call-overload]
 
-    def add(self, draws: list[Tensor], weights: Tensor) -> None:
-        """Add some probes of a chunk, each of shape (rows, N)."""
+    def add(self, draws: list[Tensor], weights: Tensor, leading: Sequence[Tensor] = ()) -> None:
+        """Add some probes of a chunk and its leading columns, each of shape (rows, N)."""
         values = torch.stack(draws)
         mean = values.mean(dim=0)
-        self.between.add(mean, weights)
+        self.between.add(mean + sum(leading), weights)
+        if self.drawn is not self.between:
+            self.drawn.add(mean, weights)
         if len(draws) > 1:
             apart = values - mean
             self.within += torch.einsum("krn,ksn->rs", apart, apart)
@@ -62,12 +78,17 @@ class RowSums:
     def reduce(self, processes: Processes) -> None:
         """Add up the sums over all processes, and fetch them."""
         self.between.reduce(processes)
+        if self.drawn is not self.between:
+            self.drawn.reduce(processes)
         processes.sum_(self.within, self.fourth)
         self.within, self.fourth = self.within.cpu(), self.fourth.cpu()
 
     def estimate(self, factors: Factors, num_probes: int | None) -> Estimate:
-        """Σ over rows of factor × mean value, without its sampling error; exact without probes."""
-        moments = self.between
+        """Σ over rows of factor × mean value, without its sampling error; exact without probes.
+
+        What leading columns give comes on top of it.
+        """
+        moments = self.drawn
         names, values = list(factors), list(factors.values())
         value = moments.mean(names, values)
         if num_probes is None:
@@ -87,6 +108,13 @@ class RowSums:
         dof = min(dof, seen)
         return Estimate(value, variance, dof, drawn=True)
 
+    def of_leading(self, factors: Factors) -> float:
+        """What the leading columns give of it."""
+        if self.drawn is self.between:
+            return 0.0
+        names, values = list(factors), list(factors.values())
+        return self.between.mean(names, values) - self.drawn.mean(names, values)
+
     def noise(self, factors: Factors, num_probes: int | None) -> float:
         """Σ over the samples of the variance of a sample's mean over the probes."""
         if num_probes is None:
@@ -95,8 +123,8 @@ class RowSums:
         return float(c @ self.within @ c) / (num_probes - 1) / num_probes
 
     def effective_samples(self, factors: Factors) -> float:
-        """(Σ v)² / Σ v² over the samples: their number if all are equal, 1 if one dominates."""
-        moments = self.between
+        """(Σ v)² / Σ v² of what is drawn: the number of samples if all are equal, at least 1."""
+        moments = self.drawn
         c = moments.combination(list(factors), list(factors.values()))
         squares = float(c @ moments.products @ c)
         return float(c @ moments.sums) ** 2 / squares if squares > 0 else float(moments.count)
@@ -110,28 +138,44 @@ class SweepSums:
         names: Mapping[str, Iterable[str]],
         device: torch.device,
         num_probes: int | None = None,
+        leading: int = 0,
     ) -> None:
-        """`names` are those of the rows of each kind."""
-        self.num_probes = num_probes
-        self.kinds = {kind: RowSums(rows, device) for kind, rows in names.items()}
+        """`names` are those of the rows of each kind; so many `leading` columns are exact."""
+        self.num_probes, self.leading = num_probes, leading
+        self.kinds = {k: RowSums(rows, device, leading=leading > 0) for k, rows in names.items()}
+        # Σ_n v and Σ_n v² of the curvature v of the outputs that as many leading columns as in
+        # RANKS leave in sample n; infinite where columns have no order
+        self.left = torch.zeros(2, len(RANKS), dtype=torch.float64, device=device)
         self.index = {kind: sums.between.index for kind, sums in self.kinds.items()}
         self.neurons: dict[
             str, Tensor
         ] = {}  # ρ(j) by layer, one row per probe, not divided by the weight
 
-    def add(self, draws: list[ChunkValues], weights: Tensor) -> None:
-        """Add a chunk: one entry for all columns, or one per probe."""
+    def add(self, values: list[ChunkValues], weights: Tensor) -> None:
+        """Add a chunk: the leading columns, and one entry for all others or one per probe."""
+        leading, draws = values[: self.leading], values[self.leading :]
         for kind, sums in self.kinds.items():
-            sums.add([drawn.rows[kind] for drawn in draws], weights)
+            exact = [column.rows[kind] for column in leading]
+            sums.add([drawn.rows[kind] for drawn in draws], weights, exact)
+        for column in leading:
+            for layer, of_neurons in column.neurons.items():
+                self.neurons[layer] += of_neurons
         for probe, drawn in enumerate(draws):
-            for layer, values in drawn.neurons.items():
-                self.neurons[layer][probe] += values
+            for layer, of_neurons in drawn.neurons.items():
+                self.neurons[layer][probe] += of_neurons
+
+    def add_left(self, columns: OrderedColumns) -> None:
+        """Add what leading columns leave of a chunk."""
+        last = columns.order.shape[1] - 1
+        left = columns.left([min(rank, last) for rank in RANKS])
+        self.left += torch.stack([left.sum(dim=0), left.square().sum(dim=0)])
 
     def reduce(self, processes: Processes) -> None:
         """Add up the sums over all processes."""
         for sums in self.kinds.values():
             sums.reduce(processes)
-        processes.sum_(*self.neurons.values())
+        processes.sum_(self.left, *self.neurons.values())
+        self.left = self.left.cpu()
 
     def neuron_values(self, layer: str) -> Tensor:
         """ρ(j) of a layer, one row per probe."""
