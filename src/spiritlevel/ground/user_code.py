@@ -217,7 +217,7 @@ def _files_that_run(name: str, module_name: str, what: str) -> list[pathlib.Path
     for each in below:
         places = None if spec is None else spec.submodule_search_locations
         part = f"{part}.{each}"
-        # By its own name alone: of a.b without files, Python would ask for a, which is not imported.
+        # By its own name alone: of a.b without files Python would ask for a, which is not imported
         spec = None if places is None else machinery.PathFinder.find_spec(each, places)
         specs.append(spec)
     if spec is None:
