@@ -50,6 +50,7 @@ def test_mean_and_variance_over_seeds(problem, leading):
     assert 400 * found.variance == pytest.approx(variance, rel=0.3, abs=1e-20 * truth**2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rtol", [0.05, 0.01])
 @pytest.mark.parametrize("kind", ["trace", "kappa"])
 def test_coverage(problem, kind, rtol):
