@@ -99,15 +99,9 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = set(sys.modules)
     yield tmp_path
-    for name in [name for name in set(sys.modules) - before if came_from(tmp_path, name)]:
-        del sys.modules[name]
-
-
-def came_from(folder, name):
-    """Whether a module lies there; a package without a file of its own has a path alone."""
-    module = sys.modules[name]
-    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-    return any(str(folder) in str(place) for place in places)
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in repr(sys.modules[name].__spec__):  # of a folder too, without a file
+            del sys.modules[name]
 
 
 def write(path: pathlib.Path, source: str) -> None:
@@ -385,8 +379,7 @@ def test_a_folder_does_not_install_itself_by_being_worked_in(here):
 
 def test_the_working_folder_on_the_path_installs_nothing(here, monkeypatch):
     write(here / "evil-1.dist-info" / "entry_points.txt", "[spiritlevel.studies]\nevil = evil")
-    others = list(sys.path)
-    for place in (str(here), ""):
+    for place, others in [(str(here), list(sys.path)), ("", list(sys.path))]:
         monkeypatch.setattr(sys, "path", [place, *others])
         assert "evil" not in {point.module for point in plugins.points("spiritlevel.studies")}
     monkeypatch.setattr(sys, "path", [str(here), str(here), *others])  # as PYTHONPATH names it
