@@ -92,22 +92,23 @@ def test_threads_leave_flags_and_random_state(other_flags):
 
 
 def test_penalties_and_monitors_take_turns(other_flags):
-    def monitored():
-        monitor = sl.FlatnessMonitor(network(1).train(), (X, Y), every=1)
-        return monitor.step()["status"]
+    # Built beforehand: initializing a network under a seed of its own is not for threads.
+    watched, penalized, measured = network(1).train(), network(2), network(3)
 
-    def penalized():
-        model = network(2)
-        return bool(sl.FlatnessPenalty(model, 0.1)(X, Y).detach() > 0)
+    def monitor():
+        return sl.FlatnessMonitor(watched, (X, Y), every=1).step()["status"]
 
-    def differentiated():
+    def penalize():
+        return bool(sl.FlatnessPenalty(penalized, 0.1)(X, Y).detach() > 0)
+
+    def differentiate():
         for _ in range(20):
             with thrice_differentiable():
                 time.sleep(0.001)
         return True
 
     before = process_wide_state()
-    found = in_threads(monitored, penalized, differentiated, lambda: bool(values(network(3))))
+    found = in_threads(monitor, penalize, differentiate, lambda: bool(values(measured)))
     assert found == ["ok", True, True, True]
     assert process_wide_state() == before
 
