@@ -30,7 +30,7 @@ Model = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="A built-in name (docs/models.md lists them and their arguments), or module:function",
+        help="A built-in name (docs/models.md lists them), module:function, or hf:FOLDER.",
         autocompletion=completion.model_names,
     ),
 ]
@@ -51,7 +51,7 @@ Data = Annotated[
     str,
     typer.Option(
         metavar="DATA",
-        help="digits, a fetched data set such as mnist, folder:/images, or an .npz with x and y.",
+        help="digits, a fetched set such as mnist, folder:/images, an .npz, or text:FILE for hf:.",
         autocompletion=completion.data_names,
     ),
 ]
@@ -67,6 +67,15 @@ Samples = Annotated[
 ]
 BatchSize = Annotated[
     int, typer.Option(min=1, metavar="N", help="Samples per batch.", callback=_for_torch)
+]
+Block = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Tokens per sample of a text (default: 256, or what the model takes).",
+        callback=_for_torch,
+    ),
 ]
 LossName = Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse or bce.")]
 Layers = Annotated[
@@ -226,6 +235,7 @@ class DataOptions:
     split: Split = "train"
     samples: Samples = None
     batch_size: BatchSize = 256
+    block: Block = None
     loss: LossName = "cross_entropy"
 
 

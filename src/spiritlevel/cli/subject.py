@@ -17,6 +17,7 @@ from ..ground.errors import SpiritlevelError, is_out_of_memory
 from ..inputs.checkpoints import load_checkpoint
 from ..inputs.data.loading import in_batches, load_samples
 from ..inputs.models import build
+from ..inputs.models.published import PREFIX, is_published
 from ..measures.setup import Setup
 from ..model.batches import map_tensors, tensors
 from ..records.reading import to_json_float
@@ -106,11 +107,20 @@ def load(network: NetworkOptions, on: DataOptions, at: MachineOptions) -> Subjec
     """Build the network, load weights and data, and move them to the device."""
     place, kind = inputs.parse_device(at.device), inputs.parse_dtype(at.dtype)
     console.details("setting", {"seed": at.seed, "device": place, "batch_size": on.batch_size})
-    x, y, origin = load_samples(on.data, split=on.split, samples=on.samples, seed=at.seed)
     model, checkpoint, given = network.model, network.checkpoint, network.model_arg or []
     built = build(model, seed=at.seed, **inputs.parse_pairs(given, "--model-arg width=16"))
+    x, y, origin = load_samples(
+        on.data,
+        split=on.split,
+        samples=on.samples,
+        seed=at.seed,
+        model=built,
+        block=on.block,
+    )
     if checkpoint is not None:
         weights = f"weights: {load_checkpoint(built, checkpoint)}"
+    elif is_published(model):
+        weights = f"weights: as saved in {model.removeprefix(PREFIX)}"
     else:
         weights = _untrained(model, at.seed)
     built = built.to(place, kind).eval()
@@ -130,7 +140,7 @@ def load(network: NetworkOptions, on: DataOptions, at: MachineOptions) -> Subjec
             "model": model,
             "model_arguments": list(given),
             "checkpoint": checkpoint,
-            "trained": None if checkpoint is None and ":" in model else checkpoint is not None,
+            "trained": _is_trained(model, checkpoint),
             "data": origin,
         },
     )
@@ -146,6 +156,13 @@ def detail_report(report: Report, of: str = "") -> None:
 
 def _name(kind: torch.dtype) -> str:
     return str(kind).removeprefix("torch.")
+
+
+def _is_trained(model: str, checkpoint: str | None) -> bool | None:
+    """None for a user's own function, which may load weights itself."""
+    if checkpoint is not None or is_published(model):
+        return True
+    return None if ":" in model else False
 
 
 def _untrained(model: str, seed: int) -> str:

@@ -12,7 +12,9 @@ from .data import fetch as fetch
 from .data import load as load
 from .data import read_cifar as read_cifar
 from .data import read_folder as read_folder
+from .data import read_labelled_text as read_labelled_text
 from .data import read_mnist as read_mnist
 from .data import read_npz as read_npz
+from .data import read_text as read_text
 from .models import build as build
 from .models import mlp as mlp

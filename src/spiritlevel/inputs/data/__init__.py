@@ -9,6 +9,7 @@ from .digits import digits
 from .folder import read_folder
 from .idx import read_mnist
 from .loading import load
+from .texts import read_labelled_text, read_text
 
 __all__ = [
     "CATALOGUE",
@@ -18,6 +19,8 @@ __all__ = [
     "load",
     "read_cifar",
     "read_folder",
+    "read_labelled_text",
     "read_mnist",
     "read_npz",
+    "read_text",
 ]

@@ -10,20 +10,24 @@ import zipfile
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...ground.errors import SpiritlevelError, brief, require, suggestion
 from ...ground.files.names import as_path
 from ...ground.files.reading import check_unpacked
+from ...model.batches import map_tensors
+from ..models.published import is_causal, tokenizer_of
 from .arrays import read_npz
 from .catalogue import CATALOGUE, data_folder
 from .cifar import read_cifar
 from .digits import check_split, digits
 from .folder import read_folder
 from .idx import read_mnist
+from .texts import read_labelled_text, read_text
 
 Inputs = Tensor | dict[str, Tensor]  # a dict with the mask, where the data has one
 KEY = "attention_mask"
+TEXT = ("text:", "jsonl:")
 
 
 def load(
@@ -93,31 +97,90 @@ def _unknown(name_or_path: str, kind: str) -> SpiritlevelError:
     return SpiritlevelError(
         f"The data must be 'digits' (embedded), one of {', '.join(CATALOGUE)} (fetched, or with a "
         "path: 'mnist:/path'), 'folder:/path' (images, a folder a class) or a path ending in .npz "
-        f"(arrays x and y). Got {brief(name_or_path)}.{hint} "
+        "(arrays x and y); for a model of transformers also text:FILE.txt or jsonl:FILE.jsonl. "
+        f"Got {brief(name_or_path)}.{hint} "
         "Other data: numpy.savez('data.npz', x=inputs, y=targets), "
         "or pass your own loader to spiritlevel.measure from Python."
     )
 
 
 def load_samples(
-    name: str, *, split: str = "train", samples: int | None = None, seed: int = 0
+    name: str,
+    *,
+    split: str = "train",
+    samples: int | None = None,
+    seed: int = 0,
+    model: nn.Module | None = None,
+    block: int | None = None,
 ) -> tuple[Inputs, Tensor, str]:
-    """Inputs, targets and a description; at most `samples` of them, drawn at random."""
-    x, y = load(name, split)
-    mask = None
-    if name.lower().endswith(".npz"):
-        mask = read_attention_mask(os.path.expanduser(name), split, x)
+    """Inputs, targets and a description; at most `samples` of them, drawn at random.
+
+    A text is read for `model`, by its tokenizer, in blocks of `block` tokens.
+    """
+    x, y = _inputs(name, split, model, block)
     whole = f"samples of {name} ({split})" if name == "digits" else f"samples of {name}"
-    origin = f"{len(x)} {whole}"
-    if samples is not None and samples < len(x):
+    origin = f"{len(y)} {whole}"
+    if samples is not None and samples < len(y):
         generator = torch.Generator().manual_seed(seed)
-        chosen = torch.randperm(len(x), generator=generator)[:samples].sort().values
-        origin = f"{samples} of {len(x)} {whole}, drawn with seed {seed}"
-        x, y = x[chosen], y[chosen]
-        mask = None if mask is None else mask[chosen]
-    if mask is None:
-        return x, y, origin
-    return {"input_ids": x, "attention_mask": mask}, y, f"{origin}, with an attention mask"
+        chosen = torch.randperm(len(y), generator=generator)[:samples].sort().values
+        origin = f"{samples} of {len(y)} {whole}, drawn with seed {seed}"
+        x, y = map_tensors(lambda t: t[chosen], (x, y))
+    if name.startswith(TEXT) and y.dim() > 1:
+        origin = f"{origin}, of {y.shape[1]} tokens each"
+    is_masked = isinstance(x, dict) and KEY in x
+    return x, y, f"{origin}, with an attention mask" if is_masked else origin
+
+
+def _inputs(
+    name: str, split: str, model: nn.Module | None, block: int | None
+) -> tuple[Inputs, Tensor]:
+    """All of them, with their attention mask where there is one."""
+    if name.startswith(TEXT):
+        return _of_text(name, split, model, block)
+    if block is not None:
+        raise SpiritlevelError(
+            "The 'block' argument, or --block, must be left out unless the data are a text. Got "
+            f"{brief(block)} for {name!r}. Give text:FILE.txt, or leave it out."
+        )
+    x, y = load(name, split)
+    if not name.lower().endswith(".npz"):
+        return x, y
+    mask = read_attention_mask(os.path.expanduser(name), split, x)
+    return (x, y) if mask is None else ({"input_ids": x, KEY: mask}, y)
+
+
+def _of_text(
+    name: str, split: str, model: nn.Module | None, block: int | None
+) -> tuple[Inputs, Tensor]:
+    """Blocks for a causal language model, labelled texts for any other one."""
+    kind, _, path = name.partition(":")
+    path = os.path.expanduser(path)
+    if split == "test":
+        raise SpiritlevelError(
+            f"The 'split' argument must be 'train' or 'all' for {name!r}: a file of text is one "
+            "whole. Got 'test'. Leave --split out, or name another file."
+        )
+    if kind == "jsonl" and not path.lower().endswith(".jsonl"):
+        raise SpiritlevelError(
+            "The data of 'jsonl' must be a file that ends in .jsonl, with one JSON object a line. "
+            f"Got {brief(name)}. A plain text is given as text:FILE.txt."
+        )
+    if model is None:
+        raise SpiritlevelError(
+            f"Text needs a model, whose tokenizer reads it. Got {name!r} without one. Give "
+            "--model hf:FOLDER; in Python, call read_text with a tokenizer."
+        )
+    tokenizer = tokenizer_of(model)
+    if is_causal(model):
+        return read_text(path, tokenizer, block=block)
+    if kind == "text" or block is not None:
+        raise SpiritlevelError(
+            "Blocks of text need a causal language model, such as GPT2LMHeadModel. Got "
+            f"{type(model).__name__}. For a classifier of texts, give jsonl:FILE.jsonl, whose "
+            'lines are {"text": ..., "label": ...}, and no --block.'
+        )
+    config: Any = model.config
+    return read_labelled_text(path, tokenizer, classes=getattr(config, "label2id", None))
 
 
 def in_batches(x: Inputs, y: Tensor, size: int) -> list[tuple[Any, Tensor]]:

@@ -15,6 +15,7 @@ from ...ground.errors import SpiritlevelError, brief, suggestion
 from ...ground.need import need, or_none
 from .convolutional import densenet121, resnet18, vgg16, vgg_small
 from .efficientnet_lite0 import INSTALL, efficientnet_lite0
+from .published import is_published, published
 from .small import digits_cnn, lenet5, mlp
 from .transformers import text_transformer, vit_small
 
@@ -51,9 +52,13 @@ def names() -> list[str]:
 
 
 def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
-    """A network from a built-in name or `module:factory`, a function or class in a module of yours.
+    """A network from a built-in name, `module:factory` or `hf:folder`.
 
-    The module is looked for in the working directory first. The factory is called with `options`.
+    The factory is a function or class in a module of yours, which is looked for in the
+    working directory first, and called with `options`. `hf:` loads a model of transformers with its
+    weights, from a folder that save_pretrained wrote or by its name on the hub; `options` are those
+    of from_pretrained.
+
     Without `seed` the weights are drawn from torch's global generator, as any module's are; with it
     they depend on `seed` alone, and the global generator stays as it was.
 
@@ -71,7 +76,8 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
     factory = find_factory(spec)
     _check_options(spec, factory, options)
     with contextlib.ExitStack() as stack:
-        if not is_registered(spec):  # a user's factory may import its neighbours when it is called
+        if not (is_published(spec) or is_registered(spec)):
+            # a user's factory may import its neighbours when it is called
             stack.enter_context(user_code.working_folder_importable())
         if seed is not None:
             devices = range(torch.cuda.device_count())
@@ -92,13 +98,16 @@ def _fits_64_bits(seed: object) -> bool:
 
 def find_factory(spec: str) -> Callable[..., object]:
     """The function or class that builds this network."""
+    if is_published(spec):
+        return published(spec)
     if is_registered(spec):
         return _BUILT_IN.get(spec) or _registered[spec]
     if ":" in spec:
         return _user_factory(spec)
     raise SpiritlevelError(
         f"No built-in model is called {spec!r}.{suggestion(spec, _BUILT_IN, most=3)} "
-        f"There are: {', '.join(names())}. A network of your own is given as 'module:factory'."
+        f"There are: {', '.join(names())}. A network of your own is given as 'module:factory', a "
+        "model of transformers as 'hf:folder'."
     )
 
 
