@@ -27,10 +27,12 @@ def generator() -> Any:
 
 @pytest.fixture
 def only_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in larger networks: the small ones of tests would take every direction instead."""
+    """As in larger networks: the small ones of tests would take every direction or bend instead."""
+    from spiritlevel.engine.precision import Precision
     from spiritlevel.engine.weight_space.probes import WeightProbes
 
     monkeypatch.setattr(WeightProbes, "directions", None)
+    monkeypatch.setattr(Precision, "takes_elements", lambda *_: False)
 
 
 @pytest.fixture(scope="module")  # while it runs, so does an event loop that others stumble over

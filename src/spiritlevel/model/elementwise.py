@@ -27,14 +27,15 @@ from .node_results import result_of
 STARTS_ANYWHERE = torch.__version__ >= torch.torch_version.TorchVersion("2.5")
 
 # Each element of the result depends on one element of each argument.
-_ELEMENTWISE = """
+_OPERATIONS = """
 Add Sub Rsub Neg Mul Div Addcmul Addcdiv
 Abs Relu Threshold LeakyRelu Clamp ClampMin ClampMax Hardtanh Hardsigmoid Hardshrink Softshrink
 Maximum Minimum
 Tanh Sigmoid Silu Gelu Softplus Elu Celu Mish LogSigmoid Hardswish
 Exp Exp2 Expm1 Log Log2 Log10 Log1P Pow Sqrt Rsqrt Reciprocal
 Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Atan2 Erf Erfc Sinc Hypot Logaddexp
-""".split()
+"""
+_ELEMENTWISE = frozenset(_OPERATIONS.split())
 
 Place = tuple[Any, int]  # a node, and which of its results
 
