@@ -1,4 +1,4 @@
-"""Which tensors elementwise functions bend, and how much, against torch's own second derivatives."""
+"""Which tensors elementwise functions bend, and how much, against torch on the same numbers."""
 
 import pytest
 import torch

@@ -63,7 +63,7 @@ class MeasuringPlan:
     num_outputs: int
     num_columns: int
     num_elements: int  # columns of elementwise functions that would complete the GGN; 0 if none
-    element_passes: float  # that these take, parts of passes; infinite where they would not do
+    element_passes: float  # passes that these take; infinite where they would not do
     footprint: Footprint  # of all columns
     probe_footprint: Footprint  # of one output probe
 

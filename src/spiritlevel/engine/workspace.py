@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
@@ -202,9 +203,8 @@ class Workspace:
         wanted, parameters = self._wanted, self.surface.parameters
         if self.precision.way.sample_probes == "never" or wanted.standardized:
             return False
-        if self.takes_elements:
-            return False
-        bent = sum(parameters[name].numel() for name in self.plan.bent)
+        names = () if self.takes_elements else self.plan.bent
+        bent = sum(parameters[name].numel() for name in names)
         return bent > SMALL and bent >= NEARLY_ALL * sum(p.numel() for p in parameters.values())
 
     def run(self, needs: Needs) -> PassResult:
@@ -248,7 +248,7 @@ class Workspace:
             probes=probes,
             sites=self.activation_sites if needs.activity else None,
             scales=self.feature_scales if needs.standardized and needs.sweep else None,
-            elements=probes is None and self.takes_elements,
+            elements=needs.sweep and probes is None and self.takes_elements,
         )
 
     def _streams(self, head: Head) -> bool:
@@ -269,9 +269,13 @@ class Workspace:
     @functools.cached_property
     def takes_elements(self) -> bool:
         """Whether columns of elementwise functions complete the sweep to the Hessian's rows."""
-        passes = self.plan.num_columns + self.plan.element_passes
-        takes = not self.by_probes and self.precision.takes_elements(passes)
+        takes = self.precision.takes_elements(self.passes_with_elements)
         return all(self.surface.processes.gather(takes))
+
+    @property
+    def passes_with_elements(self) -> float:
+        """What that takes; infinite where it does not apply, or where outputs are many."""
+        return math.inf if self.by_probes else self.plan.num_columns + self.plan.element_passes
 
     @functools.cached_property
     def num_samples(self) -> int:
@@ -300,12 +304,10 @@ class Workspace:
         self.run(needs)
         refine(self.sweep_rows(kind, factors), self.precision, rtol)
 
-    def sweep_rows(
-        self, kind: RowKind, factors: Factors, *, completed: bool = False
-    ) -> OutputProbes:
+    def sweep_rows(self, kind: RowKind, factors: Factors, *, whole: bool = False) -> OutputProbes:
         """Σ factor × value over the GGN's rows of a kind, and the way to more probes of it.
 
-        With `completed`, the columns of elementwise functions are added where they were taken.
+        As a `whole`, the columns of elementwise functions are added where they were taken.
         """
         passes = self._swept()
 
@@ -327,7 +329,7 @@ class Workspace:
             lambda: passes.sums, lambda: passes.dropped, take_split, self.plan.num_columns
         )
         return OutputProbes(
-            lambda: [(s.num_probes, s.kinds[kind]) for s in passes.sums_of(completed)],
+            lambda: [(s.num_probes, s.kinds[kind]) for s in passes.sums_of(whole=whole)],
             take_pass,
             factors,
             num_columns=self.precision.most_probes(self.plan.num_columns),
@@ -360,7 +362,7 @@ class Workspace:
 
     def sweep_estimate(self, kind: RowKind, factors: Factors) -> Estimate:
         """Σ factor × value over the rows of a kind, with elementwise functions if possible."""
-        return self.sweep_rows(kind, factors, completed=True).estimate()
+        return self.sweep_rows(kind, factors, whole=True).estimate()
 
     def sweep_neurons(self, layer: str) -> Tensor:
         """The same for ρ(j), one row per probe; a single row if exact."""

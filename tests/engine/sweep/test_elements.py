@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
+from spiritlevel.engine import routes
+from spiritlevel.engine.sweep import elements
 from spiritlevel.results import Status
 from spiritlevel.testing import references
 from zoo import plain, wirings
@@ -53,7 +55,7 @@ class Net(nn.Module):
 
 
 class Blocks(nn.Module):
-    """Convolutions, BatchNorm with fixed statistics, pooling, a shared activation, residual sums."""
+    """Convolutions, BatchNorm with fixed statistics, pooling, residual sums."""
 
     def __init__(self):
         super().__init__()
@@ -117,7 +119,7 @@ NETWORKS = {
     "samples second": (Tokens, lambda g: plain.normal(6, 2, 3, generator=g)),
     "twice": (Twice, rows),
     "gates": (Gates, rows),
-    "weight alone": (lambda: nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh()), rows),
+    "at the outputs": (lambda: nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh()), rows),
 }
 
 
@@ -156,11 +158,12 @@ def test_the_hessian_of_every_layer_is_exact(name, generator):
     build, inputs = NETWORKS[name]
     model = plain.drawn(build(), generator)
     y = torch.tensor([0, 1, 2, 2, 0, 1])
-    report = check(model, batches(inputs(generator), y % 4))
-    ggn = sl.measure(model, batches(inputs(generator), y), measures="curvature.ggn_trace")
-    assert ggn["curvature.ggn_trace"].value != pytest.approx(
-        report["curvature.trace"].value, rel=1e-3
-    )
+    data = batches(inputs(generator), y)
+    hessian = check(model, data)["curvature.trace"].value
+    found = sl.measure(model, data, measures="curvature.ggn_trace")["curvature.ggn_trace"]
+    truth = references.Truth(model, data, F.cross_entropy)
+    assert found.value == pytest.approx(float(truth.ggn(list(truth.parameters)).trace()), rel=1e-10)
+    assert abs(hessian - found.value) > 1e-3 * found.value  # the columns matter
 
 
 LOSSES = {
@@ -191,3 +194,161 @@ def test_it_is_exact_with_weights_of_classes(generator):
         lambda z, y: F.cross_entropy(z, y, weight=weight),
         loss=nn.CrossEntropyLoss(weight=weight),
     )
+
+
+# -- where the columns would not do ----------------------------------------------------------------
+
+
+class Gated(nn.Module):
+    """A product of two activations, with a layer before it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.gates, self.head = nn.Linear(3, 4), Gates(), nn.Linear(3, 3)
+        self.gates.gate, self.gates.value = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(self.gates(self.first(x)))
+
+
+class ReversedInside(nn.Module):
+    """An activation that sees the samples in reverse order."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.first(x).flip(0)).flip(0))
+
+
+class MixedLater(nn.Module):
+    """A softmax takes the place of tanh for inputs above a threshold."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.head(h.softmax(dim=1) if bool(x.max() > 50) else torch.tanh(h))
+
+
+class BentWeight(nn.Module):
+    """A weight that goes through softplus itself: its elements belong to no sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.raw, self.head = nn.Parameter(torch.randn(3, 4)), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(x @ F.softplus(self.raw))
+
+
+BEYOND = {
+    "a norm": lambda: nn.Sequential(
+        *(nn.Linear(3, 4), nn.Tanh(), nn.LayerNorm(4), nn.Linear(4, 3))
+    ),
+    "attention": lambda: wirings.Encoder(batch_first=True, norm_first=True),
+    "gates of what bends": Gated,
+    "reversed inside": ReversedInside,
+    "mixed in the second batch": MixedLater,
+    "a bent weight": BentWeight,
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_elsewhere_the_value_stays_the_ggns_or_an_estimate(name, generator):
+    model = plain.drawn(BEYOND[name](), generator)
+    x = plain.normal(6, 2, 4, generator=generator) if name == "attention" else rows(generator)
+    x[4:, 0] += 100.0 if "second" in name else 0.0
+    data = batches(x, torch.tensor([0, 1, 2, 2, 0, 1]))
+    found = sl.measure(model, data, measures="curvature.trace", method="exact")["curvature.trace"]
+    truth = references.Truth(model, data, F.cross_entropy)
+    names = list(truth.parameters)
+    if name == "mixed in the second batch":
+        per_batch = [references.Truth(model, [each], F.cross_entropy) for each in data]
+        shares = [len(y) / 6 for _, y in data]
+        ggn = sum(
+            share * float(each.ggn(names).trace())
+            for share, each in zip(shares, per_batch, strict=True)
+        )
+    else:
+        ggn = float(truth.ggn(names).trace())
+        assert abs(float(truth.hessian(names).trace()) - ggn) > 1e-3 * ggn
+    assert found.status is Status.GGN
+    assert not found.exact
+    assert found.value == pytest.approx(ggn, rel=1e-9)
+    estimated = sl.measure(model, data, measures="curvature.trace", max_passes=8)
+    assert "elementwise" not in estimated["curvature.trace"].text
+
+
+# -- when they are taken ---------------------------------------------------------------------------
+
+
+def wide(generator):
+    """Three layers: 40 elements behind one of them, 30 behind two, so that 34 passes do."""
+    layers = [nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 3)]
+    model = plain.drawn(nn.Sequential(*layers), generator)
+    return model, batches(rows(generator), torch.tensor([0, 1, 2, 2, 0, 1]))
+
+
+PASSES = 2 + 34  # 2 columns, and 40/3 + 30·2/3 for the elements
+
+
+@pytest.mark.parametrize(
+    ("options", "exact"),
+    [
+        ({"max_passes": PASSES}, True),
+        ({"max_passes": PASSES - 1}, False),
+        ({"method": "exact", "max_passes": 1}, True),
+        ({"method": "split", "max_passes": 40}, False),
+        ({"method": "hutchinson", "max_passes": 40}, False),
+        ({"method": "output_probes"}, False),
+    ],
+    ids=str,
+)
+def test_they_are_taken_where_the_passes_allow_it(options, exact, generator):
+    model, data = wide(generator)
+    found = sl.measure(model, data, measures="curvature.trace", rtol=1e-3, **options)
+    assert found["curvature.trace"].exact == exact
+    text = found["curvature.trace"].text
+    assert ("2 columns and 70 of elementwise functions, certified" in text) == exact
+    if options.get("max_passes") == PASSES - 1:
+        assert f"max_passes={PASSES} would have given the exact value" in text
+    told = sl.preflight(model, data, measures="curvature.trace", **options).cost_per_sample
+    if exact:
+        assert told.backwards == 2 + 70 + 2  # every column counts as a whole pass here
+        assert told.products == 0
+
+
+def test_the_work_is_counted(generator):
+    model, data = wide(generator)
+    both = [sl.measure(model, data, measures="curvature.trace") for _ in range(2)]
+    first, later = (each["curvature.trace"].cost for each in both)
+    assert later.backwards == 6 * (2 + 70 + 2)  # nothing is looked at twice
+    assert first.products == 0
+
+
+# -- the second look -------------------------------------------------------------------------------
+
+
+def test_a_wrong_second_derivative_is_noticed(generator, monkeypatch):
+    right = elements.second_derivative
+    monkeypatch.setattr(elements, "second_derivative", lambda *each: 2 * right(*each))
+    model = plain.drawn(Net(torch.tanh), generator)
+    data = batches(rows(generator), torch.tensor([0, 1, 2, 2, 0, 1]))
+    found = sl.measure(model, data, measures="curvature.trace")["curvature.trace"]
+    assert found.status is Status.UNCONFIRMED
+    assert "the Gauss–Newton matrix and the bends of elementwise functions say" in found.text
+
+
+def test_elements_of_other_samples_are_noticed(generator, monkeypatch):
+    monkeypatch.setattr(elements, "rows_follow", lambda *_: True)
+    believed = lambda surface, uses, candidates, outputs, seed: candidates  # noqa: E731
+    monkeypatch.setattr(routes, "_tested", believed)
+    model = plain.drawn(ReversedInside(), generator)
+    data = batches(rows(generator), torch.tensor([0, 1, 2, 2, 0, 1]))
+    found = sl.measure(model, data, measures="curvature.trace")["curvature.trace"]
+    assert found.status is Status.UNCONFIRMED
+    assert "within its batch and" in found.text

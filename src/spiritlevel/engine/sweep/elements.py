@@ -91,7 +91,7 @@ def work_of_sites(
         return 0, math.inf
     numbers = [site.shape.numel() // num_samples for site in found.sites]
     shares = [site.share for site in found.sites]
-    return sum(numbers), sum(a * b for a, b in zip(numbers, shares, strict=True))
+    return sum(numbers), math.ceil(sum(a * b for a, b in zip(numbers, shares, strict=True)))
 
 
 def columns_of_sites(
