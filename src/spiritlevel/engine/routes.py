@@ -225,7 +225,8 @@ def sample_scales(outputs: Tensor, seed: int) -> Tensor:
     numbers = choices[torch.randperm(len(choices), generator=generator)]
     repeats = -(-len(outputs) // len(numbers))
     numbers = numbers.repeat(repeats)[: len(outputs)].double()
-    return ((1 + (numbers % 8) / 8) * 2.0 ** (torch.floor(numbers / 8) - 30)).to(outputs.device)
+    numbers = numbers.to(outputs.device)
+    return (1 + (numbers % 8) / 8) * 2.0 ** (torch.floor(numbers / 8) - 30)
 
 
 def scaled(cotangent: Tensor, scales: Tensor) -> Tensor:

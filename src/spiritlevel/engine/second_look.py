@@ -42,7 +42,8 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
     """
     surface = sweep.surface
     at_once = trusted_derivatives.samples_at_once(surface, chunk)
-    key = ("confirmed", surface.dtype, sweep.exact, sweep.kinds, frozenset(sweep.seen))
+    how = sweep.exact, sweep.kinds, sweep.elements is not None
+    key = ("confirmed", surface.dtype, *how, frozenset(sweep.seen))
     if key in surface.findings:
         return {}
     certified = [name for name in surface.parameters if name not in sweep.uncertified]

@@ -47,7 +47,7 @@ class Site:
     edge: GradientEdge
     nodes: list[Any]
     behind: int  # parameters that they bend, one bit each
-    share: float  # of the given nodes that a backward from here may pass
+    share: float  # of the counted nodes: how much of the network a backward from here may pass
 
     @property
     def shape(self) -> torch.Size:
@@ -79,7 +79,7 @@ def elementwise_bends(
 ) -> ElementwiseBends:
     """Where the outputs bend; arguments are those of `linearity.bends`.
 
-    `counted` are nodes of which the shares of the sites are.
+    A site's share is that of the `counted` nodes which come before it.
     """
     found = ElementwiseBends([], {}, {})
     starts: dict[Place, Place] = {}  # of what each result is a function, element by element

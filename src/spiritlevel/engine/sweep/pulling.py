@@ -160,10 +160,10 @@ class Pulling:
         def scaled() -> Iterator[Scaled]:
             for column, sign in columns:
                 unit, size = scaled_to_one(column)
-                unit = unit.to(dtype).reshape(shape)
-                yield unit, sign * size.squeeze(1).square()
+                ready = unit.to(dtype).reshape(shape), sign * size.squeeze(1).square()
                 if keep:
-                    done.append((unit, sign * size.squeeze(1).square()))
+                    done.append(ready)
+                yield ready
 
         self.pull_scaled(scaled())
         return done
