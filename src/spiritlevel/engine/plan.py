@@ -67,6 +67,11 @@ class MeasuringPlan:
     footprint: Footprint  # of all columns
     probe_footprint: Footprint  # of one output probe
 
+    @property
+    def exact_passes(self) -> float:
+        """Passes of a sweep whose rows are the Hessian's, where the GGN's are not."""
+        return self.num_columns + self.element_passes
+
     def cost(
         self,
         num_samples: int,

@@ -323,7 +323,7 @@ class RowDraws(AbstractDraws):
     @property
     def exact_at(self) -> float:
         """The number of passes with which every direction, or every element, is taken."""
-        elements = self.rows.workspace.passes_with_elements
+        elements = self.rows.workspace.elements_at
         directions = (self.probes.directions or math.inf) + 2 * PILOT  # after one of both operators
         return min(directions, elements) if self.rows.precision.way.cheapest else math.inf
 

@@ -269,13 +269,14 @@ class Workspace:
     @functools.cached_property
     def takes_elements(self) -> bool:
         """Whether columns of elementwise functions complete the sweep to the Hessian's rows."""
-        takes = self.precision.takes_elements(self.passes_with_elements)
+        takes = not self.by_probes and self.precision.takes_elements(self.plan.exact_passes)
         return all(self.surface.processes.gather(takes))
 
     @property
-    def passes_with_elements(self) -> float:
-        """What that takes; infinite where it does not apply, or where outputs are many."""
-        return math.inf if self.by_probes else self.plan.num_columns + self.plan.element_passes
+    def elements_at(self) -> float:
+        """The max_passes from which on they are taken, if nothing else is missing."""
+        passes = math.inf if self.by_probes else self.plan.exact_passes
+        return passes if passes > self.precision.max_passes else math.inf
 
     @functools.cached_property
     def num_samples(self) -> int:
@@ -305,10 +306,7 @@ class Workspace:
         refine(self.sweep_rows(kind, factors), self.precision, rtol)
 
     def sweep_rows(self, kind: RowKind, factors: Factors, *, whole: bool = False) -> OutputProbes:
-        """Σ factor × value over the GGN's rows of a kind, and the way to more probes of it.
-
-        As a `whole`, the columns of elementwise functions are added where they were taken.
-        """
+        """Σ factor × value over the GGN's rows, or `whole` ones, and the way to more probes."""
         passes = self._swept()
 
         def take_pass(streams: range | None) -> None:
