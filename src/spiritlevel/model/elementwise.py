@@ -141,8 +141,8 @@ def second_derivative(site: Site, signals: dict[Any, Tensor]) -> Tensor:
 def _along(site: Site, result: Tensor | GradientEdge, ones: Tensor) -> Tensor | None:
     """The derivative of each element of a result by its element of the site."""
     (found,) = torch.autograd.grad(
-        [result],  # type: ignore[list-item]
-        [site.edge],  # type: ignore[list-item]
+        [result],  # type: ignore[arg-type]
+        [site.edge],
         [ones],
         retain_graph=True,
         allow_unused=True,

@@ -186,7 +186,7 @@ class Surface:
         """
         self.cost += Cost(backwards=len(cotangent) if num_samples is None else num_samples)
         return torch.autograd.grad(
-            [root],  # type: ignore[list-item]
+            [root],  # type: ignore[arg-type]
             list(inputs),
             [cotangent],
             retain_graph=True,

@@ -48,7 +48,7 @@ def pull_together(
     try:
         with _no_loops():
             gradients = torch.autograd.grad(
-                [root],  # type: ignore[list-item]
+                [root],  # type: ignore[arg-type]
                 edges,
                 [columns],
                 retain_graph=True,
