@@ -26,7 +26,15 @@ def generator() -> Any:
 
 
 @pytest.fixture
-def only_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in wider networks: the narrow ones of tests would take a column for every element."""
+    from spiritlevel.engine.precision import Precision
+
+    monkeypatch.setattr(Precision, "takes_elements", lambda *_: False)
+
+
+@pytest.fixture
+def only_probes(no_elements: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in larger networks: the small ones of tests would take every direction instead."""
     from spiritlevel.engine.weight_space.probes import WeightProbes
 

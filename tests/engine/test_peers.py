@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
+from zoo import plain
 
 REASON = "a peer to compare with, not a dependency: pip install"
 
@@ -44,6 +45,36 @@ def test_backpack_agrees_on_the_trace_of_every_layer(network):
             float(p.diag_ggn_exact.sum()) for p in model.get_submodule(layer).parameters()
         )
         assert measurement.value == pytest.approx(expected, rel=1e-10)
+
+
+def test_backpack_agrees_on_the_hessian_of_a_smooth_network(generator):
+    reason = f"BackPACK is {REASON} backpack-for-pytorch"
+    backpack = pytest.importorskip("backpack", reason=reason)
+    extensions = pytest.importorskip("backpack.extensions", reason=reason)
+    layers = [nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 4), nn.Sigmoid()]
+    model = plain.drawn(
+        nn.Sequential(*layers, nn.Linear(4, 4), nn.ELU(), nn.Linear(4, 3)), generator
+    )
+    x, y = plain.normal(6, 1, 3, 3, generator=generator), torch.tensor([0, 1, 2, 2, 1, 0])
+    report = sl.measure(model, (x, y), measures="curvature.trace")
+    found, trace = report.layers["curvature.trace"], report["curvature.trace"]
+    assert trace.exact
+    # 2 columns of the loss and 16 of elements, two passes that weigh these, three for the plan
+    # and the look at its gradient; BackPACK pulls 3 + 16 columns
+    assert sweep_passes(model, x, y) == 2 + 16 + 2
+    extended = backpack.extend(model)
+    loss = backpack.extend(nn.CrossEntropyLoss())(extended(x), y)
+    with backpack.backpack(extensions.DiagHessian()):
+        loss.backward()
+    for layer, measurement in found.items():
+        expected = sum(float(p.diag_h.sum()) for p in model.get_submodule(layer).parameters())
+        assert measurement.value == pytest.approx(expected, rel=1e-10)
+
+
+def sweep_passes(model, x, y):
+    """Backward passes over the data of the sweep alone."""
+    preflight = sl.preflight(model, (x, y), measures="curvature.trace")
+    return preflight.cost_per_sample.backwards
 
 
 def test_curvlinops_agrees_on_the_whole_trace(network):

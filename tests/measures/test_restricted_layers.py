@@ -105,6 +105,7 @@ def test_the_blocks_differ():
         assert all(abs(one[name]) < 0.85 * abs(found[-1][name]) for one in found[:-1]), name
 
 
+@pytest.mark.usefixtures("no_elements")
 @pytest.mark.parametrize("layers", CHOICES[1::2], ids="+".join)
 @pytest.mark.parametrize("method", PROBING)
 def test_trace_and_kappa_by_weight_probes(method, layers):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 import torchgen
 
-from spiritlevel.model import linearity
+from spiritlevel.model import elementwise, linearity
 from spiritlevel.model.autograd_graph import nodes
 from spiritlevel.model.linearity import bends, operation_of
 
@@ -17,9 +17,10 @@ TABLES = {
     "products": frozenset(linearity._PRODUCTS),
     "curved arguments": frozenset(linearity._CURVED_ARGUMENTS),
     "batch norms": linearity.BATCH_NORMS,
+    "elementwise": elementwise._ELEMENTWISE,
 }
-# Written by hand in torch's C++, so not in its list of derivatives.
-BY_HAND = {"Copy"}
+# Not in torch's list of derivatives: written by hand in its C++, or listed by another name.
+BY_HAND = {"Copy", "LogSigmoid"}
 
 
 def torch_operations():

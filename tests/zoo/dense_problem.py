@@ -99,7 +99,8 @@ class DenseProblem:
         self.layers = {
             name.rpartition(".")[0]: name for name in self.names if name.endswith("weight")
         }
-        self._first = Setup().workspace(model, (x, y))
+        # by the GGN and probes, whatever else the network allows
+        self._first = Setup(method="split").workspace(model, (x, y))
         self._first.want(NEEDS["kappa"] | NEEDS["rho"])
         self.surface = self._first.surface
         with self.surface.preserved():
@@ -224,7 +225,7 @@ class DenseWork(Workspace):
     def __init__(self, problem: DenseProblem, seed: int, precision: Precision) -> None:
         super().__init__(problem.surface, seed=seed, precision=precision)
         self.problem = problem
-        self.__dict__["products"] = problem.products()
+        self.__dict__ |= {"products": problem.products(), "takes_elements": False}
 
     @property
     def plan(self) -> MeasuringPlan:

@@ -58,7 +58,8 @@ class SampleProblem:
         pairs = zip(self.names, ends, ends[1:], strict=False)
         self.places = {name: torch.arange(a, b) for name, a, b in pairs}
         self.views = references.matrices(model)
-        self._first = Setup().workspace(model, (x, y))
+        # by the GGN and probes, whatever else the network allows
+        self._first = Setup(method="split").workspace(model, (x, y))
         self._first.want(NEEDS["kappa"] | NEEDS["rho"])
         self.surface = self._first.surface
         with self.surface.preserved():
@@ -210,7 +211,7 @@ class SampleWork(Workspace):
     def __init__(self, problem: SampleProblem, seed: int, precision: Precision) -> None:
         super().__init__(problem.surface, seed=seed, precision=precision)
         self.problem = problem
-        self.__dict__["products"] = DenseProducts(problem)
+        self.__dict__ |= {"products": DenseProducts(problem), "takes_elements": False}
 
     @property
     def plan(self) -> MeasuringPlan:

@@ -169,9 +169,10 @@ class PassResult:
     fit: LossAndAccuracy  # counts nothing where the outputs were never formed
     activity: Activity | None
     blocks: list[HeadBlock] | None  # None if they did not fit
-    bends: dict[str, str]  # parameters in which the outputs may bend, in any process, and why
+    bends: dict[str, str]  # parameters of which no sums are the Hessian's, in any process, and why
     look_again: Callable[[], dict[str, str]]  # the second look at exact values
     streamed: bool  # whether the head's outputs were never formed
+    whole: SweepSums | None = None  # the sweep's, completed to the Hessian by elementwise functions
 
     @functools.cached_property
     def doubts(self) -> dict[str, str]:
@@ -190,6 +191,7 @@ def run_pass(
     probes: Probes | None = None,
     sites: ActivationSites | None = None,
     scales: Scales | None = None,
+    elements: bool = False,
 ) -> PassResult:
     """Go over the data once, in all processes; `scales` are those of the standardized features."""
     sweep = None
@@ -202,6 +204,7 @@ def run_pass(
             probes=probes,
             scales=scales,
             memory=budget.memory,
+            elements=elements,
         )
     before = surface.cost
     result = PassResult(
@@ -210,6 +213,7 @@ def run_pass(
         total_weight=0.0,
         cost=Cost(),
         sweep=sweep.sums if sweep is not None else SweepSums({}, surface.device),
+        whole=None if sweep is None or sweep.elements is None else sweep.elements.sums,
         head=Moments(["trace", "kappa"], surface.device),
         softmax=Moments(["gini", "entropy", "confidence"], surface.device),
         margin=Moments(["margin"], surface.device),
@@ -258,17 +262,26 @@ def run_pass(
         sweep.finish()
         result.bends = sweep.bends
         result.look_again = functools.partial(doubts_about, sweep, seed, budget.chunk)
-    _reduce(surface, result, total)
+    _reduce(surface, result, total, complete=sweep is not None and not sweep.uncertified)
     result.cost = surface.processes.total_cost(surface.cost - before)
     return result
 
 
-def _reduce(surface: Surface, result: PassResult, total: Tensor) -> None:
-    """Add up over the processes, and refuse data in which no target counts."""
+def _reduce(surface: Surface, result: PassResult, total: Tensor, *, complete: bool) -> None:
+    """Add up over the processes, and refuse data in which no target counts.
+
+    The sums are `complete` if the Hessian has no other part, in all processes.
+    """
     processes = surface.processes
     for bends in processes.gather(result.bends):
         result.bends = bends | result.bends
+    complete = all(processes.gather(complete))
     result.sweep.reduce(processes)
+    if result.whole is not None:
+        result.whole.reduce(processes)
+        result.whole = result.whole if complete else None
+    if complete:
+        result.bends = {}
     for moments in (result.head, result.softmax, result.margin):
         moments.reduce(processes)
     result.fit.reduce(processes)

@@ -65,13 +65,15 @@ class _Rows(ChunkRows):
 class DiagonalSweep(Sweep):
     """A sweep that keeps every entry of the diagonal, not only its sum."""
 
-    def __init__(self, workspace: Workspace, probes: Probes | None) -> None:
+    def __init__(self, workspace: Workspace, probes: Probes | None, *, elements: bool) -> None:
         surface = workspace.surface
-        super().__init__(surface, workspace.plan, kappa=False, rho=False, probes=probes)
+        super().__init__(
+            surface, workspace.plan, kappa=False, rho=False, probes=probes, elements=elements
+        )
         zeros = {"dtype": torch.float64, "device": surface.device}
         self.totals: list[Entries] = [
             {name: torch.zeros(p.shape, **zeros) for name, p in surface.parameters.items()}  # type: ignore[call-overload]
-            for _ in (range(1) if probes is None else probes.streams)
+            for _ in (range(1 + elements) if probes is None else probes.streams)
         ]
 
     def new_rows(self, num_samples: int) -> ChunkRows:
@@ -96,20 +98,21 @@ class GgnDiagonal:
     """The diagonal, and how far it is the Hessian's and to be believed."""
 
     entries: dict[str, Entry]
-    bends: dict[str, str]  # parameters in which the outputs bend, and by what
+    bends: dict[str, str]  # parameters of which it is not the Hessian's, and what bends the outputs
     doubts: dict[str, str]  # what a second look does not confirm
     num_probes: int | None  # in place of all columns
 
 
-def ggn_diagonal(workspace: Workspace, least_probes: int) -> GgnDiagonal:
+def ggn_diagonal(workspace: Workspace, least_probes: int, *, whole: bool = False) -> GgnDiagonal:
     """One pass over the data of all processes.
 
-    `least_probes` is the number of output probes where these replace the columns.
+    `least_probes` is the number of output probes where these replace the columns. As a `whole`,
+    the diagonal is the Hessian's where elementwise functions complete it.
     """
     surface = workspace.surface
     workspace.want(Needs(sweep=True))
     probes = workspace.output_probes(least_probes) if workspace.by_probes else None
-    sweep = DiagonalSweep(workspace, probes)
+    sweep = DiagonalSweep(workspace, probes, elements=whole and workspace.takes_elements)
     largest = max(p.numel() for p in surface.parameters.values())
     footprint = workspace.plan.footprint if probes is None else workspace.plan.probe_footprint
     chunk = footprint.chunk(workspace.memory, sweep=True)
@@ -120,13 +123,20 @@ def ggn_diagonal(workspace: Workspace, least_probes: int) -> GgnDiagonal:
             outputs, targets, _ = sweep.run(batch, where, None)
             total += surface.loss.weights(outputs, targets).double().sum()
     bends: dict[str, str] = {}
-    for others in surface.processes.gather(sweep.bends):
+    complete = all(surface.processes.gather(not sweep.uncertified))
+    for others in surface.processes.gather({} if complete else sweep.bends):
         bends = others | bends
     surface.processes.sum_(total, *[t for draw in sweep.totals for t in draw.values()])
     entries = {
         name: mean_of([draw[name] / total for draw in sweep.totals], drawn=probes is not None)
         for name in surface.parameters
     }
+    if sweep.elements is not None and complete:  # the last of them is what elements add
+        ggn, added = sweep.totals
+        entries = {
+            name: Entry((ggn[name] + added[name]) / total, entry.variance)
+            for name, entry in entries.items()
+        }
     doubts = doubts_about(sweep, workspace.seed, chunk)
     return GgnDiagonal(entries, bends, doubts, None if probes is None else len(sweep.totals))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,14 +22,16 @@ from ..math.signs import random_signs
 from ..model import batches as _batches
 from ..model.autograd_graph import refuse_hidden_graphs, shape_of_graph
 from ..model.batches import BatchLocation
+from ..model.elementwise import elementwise_bends
 from ..model.layer_hooks import LayerUse, LayerUses, recording_uses, result_bytes, saved_bytes
 from ..model.layers import Layout
-from ..model.linearity import SLICE_WRITTEN, bends
+from ..model.linearity import SLICE_WRITTEN
 from ..model.surface import Surface
 from ..records.measurements import Cost
 from .head.head_layer import Head, find_heads
 from .routes import Route, Signature, find_routing
 from .rule_check import RuleCheck, check_rules
+from .sweep.elements import work_of_sites
 from .sweep.footprint import Footprint, footprint
 from .sweep.per_sample import can_vectorize
 from .uses import complete_uses
@@ -59,8 +62,15 @@ class MeasuringPlan:
     repeats: bool  # whether lookups that samples share can be repeated for each of them
     num_outputs: int
     num_columns: int
+    num_elements: int  # columns of elementwise functions that would complete the GGN; 0 if none
+    element_passes: float  # passes that these take; infinite where they would not do
     footprint: Footprint  # of all columns
     probe_footprint: Footprint  # of one output probe
+
+    @property
+    def exact_passes(self) -> float:
+        """Passes of a sweep whose rows are the Hessian's, where the GGN's are not."""
+        return self.num_columns + self.element_passes
 
     def cost(
         self,
@@ -69,16 +79,19 @@ class MeasuringPlan:
         sweep: bool,
         num_columns: int | None = None,
         spreads: bool = False,
+        elements: bool = False,
     ) -> Cost:
         """The work for a data set: one forward, and one backward per factor column or probe.
 
-        With `spreads` one more forward, which finds the spreads of the features first.
+        With `spreads` one more forward, which finds the spreads of the features first. With
+        `elements` the columns of elementwise functions too, and two backwards that weigh them.
         """
         generic = "generic" in self.routes.values()
         num_routes = (1 + generic) if sweep else 0
         columns = self.num_columns if num_columns is None else num_columns
         forwards = max(num_routes, 1) + spreads
-        return Cost(forwards=num_samples * forwards, backwards=num_samples * columns * num_routes)
+        backwards = columns * num_routes + (self.num_elements + 2 if elements else 0)
+        return Cost(forwards=num_samples * forwards, backwards=num_samples * backwards)
 
 
 def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> MeasuringPlan:
@@ -127,6 +140,9 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Me
             if layout is not None
         ]
         operations = {name for u in recorded.uses if u.is_operation for name in u.names.values()}
+        edges = {use.edge.node for use in recorded.uses if use.edge is not None}
+        elementwise = elementwise_bends(outputs, names, counted=edges)
+        num_elements, element_passes = work_of_sites(elementwise, names, generic, len(outputs))
 
         def footprint_of(columns: int) -> Footprint:
             return footprint(
@@ -148,7 +164,9 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Me
             signature=routing.signature if routing.certain else None,
             rules=checked,
             operations=frozenset(operations),
-            bent=frozenset(bends(outputs, names)),
+            bent=frozenset(elementwise.bends),
+            num_elements=num_elements,
+            element_passes=element_passes,
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=vectorize,
             repeats=repeats,
@@ -227,6 +245,8 @@ def make_head_plan(surface: Surface) -> MeasuringPlan:
             repeats=False,
             num_outputs=outputs[0].numel(),
             num_columns=surface.loss.num_columns(outputs, targets),
+            num_elements=0,
+            element_passes=math.inf,
             footprint=without_sweep,
             probe_footprint=without_sweep,
         )

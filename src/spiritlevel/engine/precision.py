@@ -13,6 +13,7 @@ Method = Literal[
     "auto", "exact", "output_probes", "sample_probes", "split", "hutchinson", "hutch++"
 ]
 EXACT_COLUMNS = 16  # up to this many columns, all of them cost no more than a few probes
+MOST_PASSES = 10_000  # of a sweep with columns of elementwise functions, whatever the method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +27,13 @@ class Way:
     sample_probes: Literal["never", "large", "always"] = "never"  # or only in large networks
     cheapest: bool = False  # also another way than asked for, where it costs less
     sketch: bool = False  # dominant directions are taken out first
+    # columns of elementwise functions: only if the sweep then stays within the passes, or any
+    elements: Literal["never", "affordable", "always"] = "never"
 
 
 WAYS: dict[Method, Way] = {
-    "auto": Way(sample_probes="large", cheapest=True),
-    "exact": Way(residual=False, output_probes="never"),
+    "auto": Way(sample_probes="large", cheapest=True, elements="affordable"),
+    "exact": Way(residual=False, output_probes="never", elements="always"),
     "output_probes": Way(residual=False, output_probes="always"),
     "sample_probes": Way(sample_probes="always"),
     "split": Way(hessian=False),
@@ -85,6 +88,11 @@ class Precision:
         if self.way.output_probes == "many":
             return num_columns > EXACT_COLUMNS
         return self.way.output_probes == "always"
+
+    def takes_elements(self, num_passes: float) -> bool:
+        """Whether a sweep that completes the GGN to the Hessian may take so many passes."""
+        affordable = {"never": 0, "affordable": self.max_passes, "always": MOST_PASSES}
+        return num_passes <= affordable[self.way.elements]
 
     def most_probes(self, num_columns: int) -> float:
         """From so many output probes on, all columns are taken instead."""

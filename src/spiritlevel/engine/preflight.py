@@ -127,7 +127,10 @@ def forecast(
     footprint = plan.footprint if probes is None else plan.probe_footprint
     chunk = footprint.chunk(workspace.memory, sweep=sweeps)
     memory_of_one = 0
-    cost = plan.cost(1, sweep=sweeps, num_columns=probes, spreads=needs.standardized)
+    elements = sweeps and workspace.takes_elements
+    cost = plan.cost(
+        1, sweep=sweeps, num_columns=probes, spreads=needs.standardized, elements=elements
+    )
     if by_samples:
         cost = cost if needs.without_sweep != Needs() else Cost()
         for _ in by_samples:
@@ -135,7 +138,7 @@ def forecast(
         chunk, memory_of_one = workspace.product_chunk, footprint.graph
     chunk = min(chunk, max(1, num_samples(first)))
     products = needs.products or not way.ggn
-    bends = needs.sweep and bool(plan.bent) and way.residual
+    bends = needs.sweep and bool(plan.bent) and way.residual and not elements
     look = 0
     if needs.sweep or products:
         look = _look_memory(workspace, chunk=chunk, products=products or bends)

@@ -190,17 +190,21 @@ def _tested(
     edges = [use.edge for use in uses if use.edge is not None]
     if not edges:
         return candidates
-    generator = torch.Generator().manual_seed(seed)
     noise = cotangent_like(outputs, seed)
-    scales = _scales(len(outputs), generator).to(outputs.device)
-    shaped = scales.reshape(-1, *[1] * (outputs.dim() - 1)).to(outputs.dtype)
+    scales = sample_scales(outputs, seed)
     deep = deepest(outputs, edges)
     before = _row_sizes(surface, uses, candidates, outputs, noise, deep)
-    after = _row_sizes(surface, uses, candidates, outputs, noise * shaped, deep)
-    rounding = (1e3 * torch.finfo(outputs.dtype).eps) ** 2
+    after = _row_sizes(surface, uses, candidates, outputs, scaled(noise, scales), deep)
+
+    def follows(use: int, layout: Layout) -> bool:
+        place = use, layout.dim
+        if place not in before:
+            return True  # no gradient arrives here: there is nothing to attribute
+        return rows_follow(before[place], after[place], layout, scales, outputs.dtype)
+
     return [
-        [layout for layout in fitting if _follows(before, after, i, layout, scales, rounding)]
-        for i, fitting in enumerate(candidates)
+        [layout for layout in fitting if follows(use, layout)]
+        for use, fitting in enumerate(candidates)
     ]
 
 
@@ -211,16 +215,23 @@ def cotangent_like(outputs: Tensor, seed: int) -> Tensor:
     return torch.randn(outputs.shape, **options)  # type: ignore[call-overload]
 
 
-def _scales(count: int, generator: torch.Generator) -> Tensor:
-    """Very different factors, none twice as far as there are enough of them.
+def sample_scales(outputs: Tensor, seed: int) -> Tensor:
+    """Very different factors of the samples, none twice as far as there are enough of them.
 
     Powers of two do not round, and eighths between them hardly.
     """
     choices = torch.arange(60 * 8)
+    generator = torch.Generator().manual_seed(seed)
     numbers = choices[torch.randperm(len(choices), generator=generator)]
-    repeats = -(-count // len(numbers))
-    numbers = numbers.repeat(repeats)[:count].double()
+    repeats = -(-len(outputs) // len(numbers))
+    numbers = numbers.repeat(repeats)[: len(outputs)].double()
+    numbers = numbers.to(outputs.device)
     return (1 + (numbers % 8) / 8) * 2.0 ** (torch.floor(numbers / 8) - 30)
+
+
+def scaled(cotangent: Tensor, scales: Tensor) -> Tensor:
+    """Every sample's cotangent times its scale."""
+    return cotangent * scales.reshape(-1, *[1] * (cotangent.dim() - 1)).to(cotangent.dtype)
 
 
 RowSizes = dict[tuple[int, int], Tensor]  # by use and dimension: Σ δ² over the other dimensions
@@ -238,10 +249,8 @@ def _row_sizes(
 
     def listener(i: int, dims: set[int]) -> None:
         def note(delta: Tensor) -> None:
-            squares = delta.detach().double().square()
             for dim in dims:
-                others = [d for d in range(delta.dim()) if d != dim]
-                sizes[i, dim] = squares.sum(dim=others) if others else squares
+                sizes[i, dim] = row_sizes(delta.detach(), dim)
 
         uses[i].on_output = note
 
@@ -255,18 +264,23 @@ def _row_sizes(
     return sizes
 
 
-def _follows(
-    before: RowSizes,
-    after: RowSizes,
-    use: int,
-    layout: Layout,
-    scales: Tensor,
-    rounding: float,
+def row_sizes(x: Tensor, dim: int) -> Tensor:
+    """Σ x² over all other dimensions."""
+    squares = x.double().square()
+    others = [d for d in range(x.dim()) if d != dim]
+    return squares.sum(dim=others) if others else squares
+
+
+def rows_follow(
+    before: Tensor, after: Tensor, layout: Layout, scales: Tensor, dtype: torch.dtype
 ) -> bool:
-    if (use, layout.dim) not in before:
-        return True  # no gradient arrives here: there is nothing to attribute
-    first = dataclasses.replace(layout, dim=0).split(before[use, layout.dim])
-    second = dataclasses.replace(layout, dim=0).split(after[use, layout.dim])
+    """Whether each row's size changed by the square of the scale of the sample it should belong to.
+
+    Sizes are those of gradients of this type, before and after the cotangents were scaled.
+    """
+    rounding = (1e3 * torch.finfo(dtype).eps) ** 2
+    first = dataclasses.replace(layout, dim=0).split(before)
+    second = dataclasses.replace(layout, dim=0).split(after)
     squares = scales.square()[:, None]
     expected = first * squares
     # The scaling itself hardly rounds; another sample is off by at least an eighth. A row whose

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ..records.measurements import Cost, Status
-from .data_pass import NEEDS
+from .data_pass import NEEDS, Needs
 from .estimate import Estimate, estimates_of_columns
 from .refine import for_more, is_precise, missed, refine
 from .row_probing import RowProbing
@@ -131,7 +131,7 @@ def _how(rows: RowProbing, factors: Factors) -> str:
     if probes is None or not probed:
         if workspace.probed:
             return f"{probes_text(workspace)}; certified"
-        return f"{columns_text(workspace)}, certified"
+        return f"{columns_text(workspace)}{elements_text(workspace)}, certified"
     count = f"{probes.count(rows.operator)} {probes.text}"
     if rows.precision.way.sketch:
         return f"Hutch++: {count} after {probes.sketched} dominant directions"
@@ -183,6 +183,13 @@ def columns_text(workspace: Workspace) -> str:
     """How many columns the sweep took."""
     count = workspace.plan.num_columns
     return f"{count} column{'s' * (count != 1)}"
+
+
+def elements_text(workspace: Workspace) -> str:
+    """How many columns of elementwise functions it took besides; empty if none."""
+    if not workspace.swept or workspace.run(Needs(sweep=True)).whole is None:
+        return ""
+    return f" and {workspace.plan.num_elements} of elementwise functions"
 
 
 def probes_text(workspace: Workspace) -> str:

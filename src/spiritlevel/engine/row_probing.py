@@ -322,10 +322,10 @@ class RowDraws(AbstractDraws):
 
     @property
     def exact_at(self) -> float:
-        """The number of passes with which every direction is taken."""
-        if not self.rows.precision.way.cheapest or self.probes.directions is None:
-            return math.inf
-        return self.probes.directions + 2 * PILOT  # a pilot of both operators may come before
+        """The number of passes with which every direction, or every element, is taken."""
+        elements = self.rows.workspace.elements_at
+        directions = (self.probes.directions or math.inf) + 2 * PILOT  # after one of both operators
+        return min(directions, elements) if self.rows.precision.way.cheapest else math.inf
 
     def promised(self, enough: float, estimate: Estimate) -> int:
         """Their errors are not widened for values that are too small by chance."""

@@ -17,11 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..math.curvature import SignedColumn, scaled_to_one
+from ..math.curvature import scaled_to_one
 from ..model.batches import BatchLocation
+from ..model.elementwise import elementwise_bends
 from ..model.surface import Surface
 from ..records.measurements import Cost
 from .sweep.backward import Sweep
+from .sweep.elements import columns_of_sites
+from .sweep.pulling import Root, Scaled
 from .sweep.witnesses import Witness
 from .weight_space import trusted_derivatives
 
@@ -39,10 +42,11 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
     """
     surface = sweep.surface
     at_once = trusted_derivatives.samples_at_once(surface, chunk)
-    key = ("confirmed", surface.dtype, sweep.exact, sweep.kinds, frozenset(sweep.seen))
+    how = sweep.exact, sweep.kinds, sweep.elements is not None
+    key = ("confirmed", surface.dtype, *how, frozenset(sweep.seen))
     if key in surface.findings:
         return {}
-    certified = [name for name in surface.parameters if name not in sweep.bends]
+    certified = [name for name in surface.parameters if name not in sweep.uncertified]
     doubts: dict[str, str] = {}
 
     def by_differences(witness: Witness, seed: int) -> dict[str, str]:
@@ -53,7 +57,9 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
             return {}  # nothing is exact, or float32 is too coarse for differences of gradients
         held = [name for name in certified if name in surface.parameters]
         names = random.Random(seed).sample(held, min(DIRECTIONS, len(held)))
-        return _quadratic_forms(surface, witness, names, seed)
+        # all that bends is behind the first of those that bend the outputs
+        names += [name for name in held if name in sweep.bends and name not in names][:1]
+        return _quadratic_forms(sweep, witness, names, seed)
 
     with surface.processes.together():
         for number, witness in enumerate(sweep.witnesses.kept):
@@ -68,14 +74,19 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
     return doubts
 
 
-def _columns(surface: Surface, outputs: Tensor, targets: Tensor) -> list[SignedColumn]:
-    """The factor columns of one sample, each scaled to size 1, and what to multiply squares by."""
-    curvature = surface.loss.curvature(outputs.detach().double(), targets)
-    columns = []
+def _columns(sweep: Sweep, outputs: Tensor, targets: Tensor) -> Iterator[tuple[Root, Scaled]]:
+    """The factor columns of one sample, with the tensors that they are cotangents of."""
+    curvature = sweep.surface.loss.curvature(outputs.detach().double(), targets)
     for column, sign in curvature.columns():
         unit, size = scaled_to_one(column)
-        columns.append((unit.to(outputs.dtype).reshape(outputs.shape), sign * size.square()))
-    return columns
+        unit = unit.to(outputs.dtype).reshape(outputs.shape)
+        yield outputs, (unit, sign * size.squeeze(1).square())
+    if sweep.elements is not None:
+        sites = elementwise_bends(outputs, sweep.names).sites
+        for columns in columns_of_sites(sweep.surface, outputs, targets, sites):
+            if columns is not None:
+                for scaled in columns.columns():
+                    yield columns.site.edge, scaled
 
 
 def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
@@ -84,8 +95,8 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
     with torch.enable_grad():
         outputs, targets = surface.outputs(witness.sample, where=witness.where)
     terms: list[_Term] = []  # read at once: a GPU need not wait for them
-    for unit, factor in _columns(surface, outputs, targets):
-        terms += _terms_of_column(sweep, witness, outputs, unit, factor)
+    for root, column in _columns(sweep, outputs, targets):
+        terms += _terms_of_column(sweep, witness, root, column)
     sums: dict[tuple[str, str], float] = {}
     sizes: dict[tuple[str, str], float] = {}
     read = torch.stack([value for _, value in terms]).tolist() if terms else []
@@ -110,12 +121,10 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
 _Term = tuple[tuple[str, str], Tensor]  # kind of row and row, and what a column adds to it
 
 
-def _terms_of_column(
-    sweep: Sweep, witness: Witness, outputs: Tensor, unit: Tensor, factor: Tensor
-) -> list[_Term]:
+def _terms_of_column(sweep: Sweep, witness: Witness, root: Root, column: Scaled) -> list[_Term]:
     """What one column adds; its gradients are gone before the next column's come."""
-    surface, terms = sweep.surface, []
-    pulled = surface.pull(outputs, unit, list(surface.parameters.values()))
+    surface, (unit, factor), terms = sweep.surface, column, []
+    pulled = surface.pull(root, unit, list(surface.parameters.values()), num_samples=1)
     gradients = {n: g for n, g in zip(surface.parameters, pulled, strict=True) if g is not None}
     norms = torch._foreach_norm(list(gradients.values())) if gradients else ()
     for (name, gradient), norm in zip(gradients.items(), norms, strict=True):
@@ -145,10 +154,9 @@ def _of_weight(
     return squares
 
 
-def _quadratic_forms(
-    surface: Surface, witness: Witness, names: list[str], seed: int
-) -> dict[str, str]:
-    """vᵀHv of single parameters from differences of the loss's gradient, against vᵀGGNv."""
+def _quadratic_forms(sweep: Sweep, witness: Witness, names: list[str], seed: int) -> dict[str, str]:
+    """vᵀHv of single parameters from differences of the loss's gradient, against the columns'."""
+    surface = sweep.surface
     generator = torch.Generator(surface.device).manual_seed(seed)
     sample = surface.received(witness.sample)
     with torch.enable_grad():
@@ -160,19 +168,21 @@ def _quadratic_forms(
         for name in names
     ]
     forms = [0.0] * len(names)
-    for unit, factor in _columns(surface, outputs, targets):
-        for i, gradient in enumerate(surface.pull(outputs, unit, parameters)):
+    for root, (unit, factor) in _columns(sweep, outputs, targets):
+        for i, gradient in enumerate(surface.pull(root, unit, parameters, num_samples=1)):
             if gradient is not None:
                 forms[i] += float(factor) * float((gradient * along[i]).sum()) ** 2
     doubts = {}
+    added = " and the bends of elementwise functions say" if sweep.elements else " says"
+    says = f"the Gauss–Newton matrix{added}"
     for name, v, form in zip(names, along, forms, strict=True):
         slopes = _slopes(surface, sample, witness.where, name, v)
         if (truth := trusted_derivatives.stable_difference(slopes)) is None:
             continue  # a kink is too close, or the differences drown in rounding
         if abs(truth - form) > 1e-2 * max(abs(truth), abs(form)):
             doubts[name] = (
-                f"along a random direction the gradient changes by {truth:.4g}, and the "
-                f"Gauss–Newton matrix says {form:.4g}"
+                f"along a random direction the gradient changes by {truth:.4g}, and {says} "
+                f"{form:.4g}"
             )
     return doubts
 

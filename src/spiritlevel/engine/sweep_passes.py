@@ -32,6 +32,11 @@ class SweepPasses:
         """What each pass summed."""
         return [each.sweep for each in (self.first, *self.more)]
 
+    def sums_of(self, *, whole: bool) -> list[SweepSums]:
+        """The same as a `whole`: with elementwise functions, if the Hessian has no other part."""
+        completed = self.first.whole
+        return [completed] if whole and completed is not None else self.sums
+
     @property
     def leading(self) -> int:
         """Columns that each pass takes exactly."""
@@ -48,8 +53,8 @@ class SweepPasses:
         return sum((each.cost for each in (self.first, *self.more)), self._cost_of_dropped)
 
     def neurons(self, layer: str) -> Tensor:
-        """ρ(j) of the GGN, one row per probe; a single row if exact."""
-        return torch.cat([each.neuron_values(layer) for each in self.sums])
+        """ρ(j), as a whole where that is possible; one row per probe, a single row if exact."""
+        return torch.cat([each.neuron_values(layer) for each in self.sums_of(whole=True)])
 
     def text(self, num_columns: int) -> str:
         """How the GGN was computed, for the report."""

@@ -77,16 +77,17 @@ def calls_by_parameter(uses: Sequence[LayerUse]) -> dict[str, int]:
 
 def pull(
     surface: Surface,
-    outputs: Tensor,
+    root: Tensor | GradientEdge,
     cotangent: Tensor,
     deep: list[GradientEdge],
     uses: Sequence[LayerUse],
+    num_samples: int | None = None,
 ) -> None:
     """Pull a cotangent back to the deepest uses; all uses hear of their gradients.
 
     A node that a backward ends at is not run, so a hook of its own would not be called.
     """
-    gradients = surface.pull(outputs, cotangent, deep)
+    gradients = surface.pull(root, cotangent, deep, num_samples)
     ends = {edge.node: gradient for edge, gradient in zip(deep, gradients, strict=True)}
     for use in uses:
         if use.is_operation and use.on_output is not None and use.edge is not None:

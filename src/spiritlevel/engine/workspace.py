@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
+import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from ..ground.errors import SpiritlevelError
 from ..model.arithmetic import full_precision
 from ..model.losses import CrossEntropy
 from ..model.surface import Surface
-from ..model.surroundings import call_settings
 from ..records.measurements import Cost
 from .activity import ActivationSites, find_activation_sites
 from .data_pass import Budget, Certificate, Needs, PassResult, certify, run_pass
@@ -26,6 +24,7 @@ from .memory import VectorMemory, chunk_memory, most_kept
 from .plan import MeasuringPlan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .refine import refine
+from .settings import settings_of
 from .sweep.backward import Probes
 from .sweep.feature_scales import (
     POWERS,
@@ -204,7 +203,8 @@ class Workspace:
         wanted, parameters = self._wanted, self.surface.parameters
         if self.precision.way.sample_probes == "never" or wanted.standardized:
             return False
-        bent = sum(parameters[name].numel() for name in self.plan.bent)
+        names = () if self.takes_elements else self.plan.bent
+        bent = sum(parameters[name].numel() for name in names)
         return bent > SMALL and bent >= NEARLY_ALL * sum(p.numel() for p in parameters.values())
 
     def run(self, needs: Needs) -> PassResult:
@@ -248,6 +248,7 @@ class Workspace:
             probes=probes,
             sites=self.activation_sites if needs.activity else None,
             scales=self.feature_scales if needs.standardized and needs.sweep else None,
+            elements=needs.sweep and probes is None and self.takes_elements,
         )
 
     def _streams(self, head: Head) -> bool:
@@ -264,6 +265,18 @@ class Workspace:
         """Whether output probes replace the factor columns."""
         asked = self.precision
         return asked.way.ggn and asked.probes_columns(self.plan.num_columns)
+
+    @functools.cached_property
+    def takes_elements(self) -> bool:
+        """Whether columns of elementwise functions complete the sweep to the Hessian's rows."""
+        takes = not self.by_probes and self.precision.takes_elements(self.plan.exact_passes)
+        return all(self.surface.processes.gather(takes))
+
+    @property
+    def elements_at(self) -> float:
+        """The max_passes from which on they are taken, if nothing else is missing."""
+        passes = math.inf if self.by_probes else self.plan.exact_passes
+        return passes if passes > self.precision.max_passes else math.inf
 
     @functools.cached_property
     def num_samples(self) -> int:
@@ -292,8 +305,8 @@ class Workspace:
         self.run(needs)
         refine(self.sweep_rows(kind, factors), self.precision, rtol)
 
-    def sweep_rows(self, kind: RowKind, factors: Factors) -> OutputProbes:
-        """Σ factor × value over the GGN's rows of a kind, and the way to more probes of it."""
+    def sweep_rows(self, kind: RowKind, factors: Factors, *, whole: bool = False) -> OutputProbes:
+        """Σ factor × value over the GGN's rows, or `whole` ones, and the way to more probes."""
         passes = self._swept()
 
         def take_pass(streams: range | None) -> None:
@@ -314,7 +327,7 @@ class Workspace:
             lambda: passes.sums, lambda: passes.dropped, take_split, self.plan.num_columns
         )
         return OutputProbes(
-            lambda: [(each.num_probes, each.kinds[kind]) for each in passes.sums],
+            lambda: [(s.num_probes, s.kinds[kind]) for s in passes.sums_of(whole=whole)],
             take_pass,
             factors,
             num_columns=self.precision.most_probes(self.plan.num_columns),
@@ -346,11 +359,11 @@ class Workspace:
         return Cost() if self._passes is None else self._passes.cost
 
     def sweep_estimate(self, kind: RowKind, factors: Factors) -> Estimate:
-        """Σ factor × value over the GGN's rows of a kind."""
-        return self.sweep_rows(kind, factors).estimate()
+        """Σ factor × value over the rows of a kind, with elementwise functions if possible."""
+        return self.sweep_rows(kind, factors, whole=True).estimate()
 
     def sweep_neurons(self, layer: str) -> Tensor:
-        """ρ(j) of the GGN, one row per probe; a single row if exact."""
+        """The same for ρ(j), one row per probe; a single row if exact."""
         return self._swept().neurons(layer)
 
     @property
@@ -362,26 +375,13 @@ class Workspace:
 
     def settings(self) -> dict[str, Any]:
         """The settings needed to reproduce the numbers."""
-        surface, passes = self.surface, self._passes
-        count = self.num_samples if passes is None else passes.first.num_samples
-        return (
-            {
-                "loss": surface.loss.name,
-                "reduction": "mean",
-                "layers": list(surface.layers.owned()),
-                "num_samples": count,
-                "num_outputs": self.plan.num_outputs,
-                "seed": self.seed,
-                "dtype": str(surface.numbers.own).removeprefix("torch."),
-                "computed_in": str(surface.numbers.computed_in).removeprefix("torch."),
-                "device": surface.device.type,
-                "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
-                "torch": torch.__version__,
-                "processes": surface.processes.size,
-            }
-            | dataclasses.asdict(self.precision)
-            | call_settings()
-            | ({} if surface.frozen is None else {"frozen": surface.frozen})
+        passes = self._passes
+        return settings_of(
+            self.surface,
+            self.precision,
+            num_samples=self.num_samples if passes is None else passes.first.num_samples,
+            num_outputs=self.plan.num_outputs,
+            seed=self.seed,
         )
 
     def subject(self) -> dict[str, Any]:

@@ -24,10 +24,12 @@ def inside_transform() -> bool:
     )
 
 
-def nodes(*outputs: Tensor) -> Iterator[Any]:
+def nodes(*outputs: Tensor | GradientEdge) -> Iterator[Any]:
     """Every node behind the outputs once, each after all the nodes that feed it."""
     done: set[Any] = set()
-    stack: list[tuple[Any, bool]] = [(each.grad_fn, False) for each in outputs]
+    stack: list[tuple[Any, bool]] = [
+        (each.node if isinstance(each, GradientEdge) else each.grad_fn, False) for each in outputs
+    ]
     while stack:
         node, expanded = stack.pop()
         if node is None or node in done:
@@ -88,7 +90,7 @@ def lacks_second_derivative(gradients: Iterable[Tensor | None]) -> bool:
     return any(node.name() == "torch::autograd::Error" for node in nodes(*roots))
 
 
-def deepest(outputs: Tensor, edges: list[GradientEdge]) -> list[GradientEdge]:
+def deepest(outputs: Tensor | GradientEdge, edges: list[GradientEdge]) -> list[GradientEdge]:
     """The edges with no other edge behind them: a backward to these passes through all others."""
     targets = {edge.node for edge in edges}
     reaches: dict[Any, bool] = {}  # is there a target strictly behind this node?

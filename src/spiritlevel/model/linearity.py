@@ -13,6 +13,7 @@ A function that is not in the tables below, such as a user's own, counts as bend
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -146,33 +147,45 @@ def bends(
     `parameters` gives the name of every parameter by its id. `linear_slices` says that tensors were
     changed in place only linearly, as `InPlaceWatch` finds out.
     """
+    reasons: dict[str, str] = {}
+    unexplained = (1 << len(parameters)) - 1
+    for node, bent in bending_nodes(outputs, parameters, linear_slices=linear_slices):
+        note_reasons(reasons, parameters, bent & unexplained, node.name())
+        unexplained &= ~bent
+    return reasons
+
+
+def bending_nodes(
+    outputs: Tensor, parameters: dict[int, str], *, linear_slices: bool = False
+) -> Iterator[tuple[Any, int]]:
+    """Every node behind the outputs, and the parameters that it bends, one bit each."""
     learn_results(outputs)
-    names = list(parameters.values())
     bit_of = {key: 1 << i for i, key in enumerate(parameters)}
     depends: dict[Any, int] = {None: 0}  # the parameters behind a node, one bit each
-    reasons: dict[str, str] = {}
-    unexplained = (1 << len(names)) - 1
     for node in nodes(outputs):
         variable = getattr(node, "variable", None)
         if variable is not None:
             depends[node] = bit_of.get(id(variable), 0)
+            yield node, 0
             continue
         inputs = [depends[following] for following, _ in node.next_functions]
         reached = 0
         for behind in inputs:
             reached |= behind
         depends[node] = reached
-        if not reached & unexplained:
-            continue
-        if linear_slices and node.name() == SLICE_WRITTEN:
-            continue
-        bent = _bent(node, inputs, reached) & unexplained
-        unexplained &= ~bent
-        while bent:
-            lowest = bent & -bent
-            reasons[names[lowest.bit_length() - 1]] = node.name()
-            bent ^= lowest
-    return reasons
+        linear = not reached or (linear_slices and node.name() == SLICE_WRITTEN)
+        yield node, 0 if linear else _bent(node, inputs, reached)
+
+
+def note_reasons(
+    reasons: dict[str, str], parameters: dict[int, str], bent: int, function: str
+) -> None:
+    """Name a function as what bends these parameters, unless another one was named before."""
+    names = list(parameters.values()) if bent else []
+    while bent:
+        lowest = bent & -bent
+        reasons.setdefault(names[lowest.bit_length() - 1], function)
+        bent ^= lowest
 
 
 def _bent(node: Any, inputs: list[int], reached: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from ..ground.errors import SpiritlevelError, is_out_of_memory
 from ..records.measurements import Cost, Progress
@@ -173,12 +174,23 @@ class Surface:
         yield from self.chunks(LATER_SEARCHED)
 
     def pull(
-        self, outputs: Tensor, cotangent: Tensor, inputs: Sequence[Any]
+        self,
+        root: Tensor | GradientEdge,
+        cotangent: Tensor,
+        inputs: Sequence[Any],
+        num_samples: int | None = None,
     ) -> tuple[Tensor | None, ...]:
-        """Gradients of ⟨cotangent, outputs⟩ in `inputs`; the graph is kept for the next column."""
-        self.cost += Cost(backwards=len(outputs))
+        """Gradients of ⟨cotangent, root⟩ in `inputs`; the graph is kept for the next column.
+
+        The number of samples is the length of the cotangent where it is not given.
+        """
+        self.cost += Cost(backwards=len(cotangent) if num_samples is None else num_samples)
         return torch.autograd.grad(
-            outputs, list(inputs), cotangent, retain_graph=True, allow_unused=True
+            [root],  # type: ignore[arg-type]
+            list(inputs),
+            [cotangent],
+            retain_graph=True,
+            allow_unused=True,
         )
 
     def function(self, batch: Any) -> Callable[[dict[str, Tensor]], Tensor]:

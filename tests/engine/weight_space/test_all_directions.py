@@ -13,6 +13,8 @@ from spiritlevel.engine.weight_space.probes import CLUSTERS, PILOT
 from spiritlevel.testing import references
 from zoo.plain import classes, network, random
 
+pytestmark = pytest.mark.usefixtures("no_elements")
+
 NAMES = ["curvature.trace", "relative.kappa", "relative.kappa_std", "scaled.trace"]
 NAMES += ["neuron.rho_sum", "neuron.rho_max"]
 SIZES = (4, 6, 3)

@@ -207,8 +207,10 @@ def test_the_diagonal_of_the_ggn_is_exact(name):
     torch.testing.assert_close(flat, expected, rtol=1e-9, atol=1e-12 * float(expected.max()))
 
 
-def test_the_diagonal_of_a_relu_networks_hessian_is_exact():
-    model, data, truth = small()
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU])
+def test_the_diagonal_of_the_hessian_is_exact(activation):
+    model, data, truth = small(activation)
     found = sl.diagonal(model, data)
     assert all(found.exact.values())
     for name, values in found.values.items():
@@ -217,6 +219,7 @@ def test_the_diagonal_of_a_relu_networks_hessian_is_exact():
         assert not found.stderr[name].any()
 
 
+@pytest.mark.usefixtures("only_probes")
 def test_smooth_networks_have_errors_that_hold():
     model, data, truth = small(nn.Tanh)
     found = sl.diagonal(model, data, num_probes=200)

@@ -44,12 +44,13 @@ from ..routes import Route, Routing, find_routing, hidden_parameters
 from ..rule_check import RuleCheck, check_rules
 from ..uses import complete_uses
 from ..weight_space.trusted_derivatives import refuse_hidden_uses
+from .elements import Elements
 from .feature_scales import Scales, by_column
 from .footprint import columns_to_hold
 from .listeners import AbstractListener, ChunkRows, InputListener, OutputListener, at_least_float
 from .per_sample import per_sample_gradients
 from .pulling import Listening, Pulling, columns_per_backward
-from .sums import SweepSums
+from .sums import ChunkValues, SweepSums
 from .witnesses import Witnesses
 
 
@@ -76,11 +77,13 @@ class Sweep:
         probes: Probes | None = None,
         scales: Scales | None = None,
         memory: int = 0,
+        elements: bool = False,
     ) -> None:
         """`kappa` and `rho` say what to compute besides the trace; `probes` replace the columns.
 
         With `scales`, κ is also computed with features divided by these. `memory` is what a chunk
-        may take; with none of it columns go one by one.
+        may take; with none of it columns go one by one. `elements` adds columns of elementwise
+        functions, in sums of their own.
         """
         self.memory = memory
         scales = scales or {}
@@ -97,6 +100,9 @@ class Sweep:
         self.num_columns = plan.num_columns if probes is None else 1
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
+        self.elements: Elements | None = None
+        if elements:
+            self.elements = Elements(surface, self.names, SweepSums(rows, surface.device))
         self.witnesses = Witnesses(self.sums)  # for a second look
         self.seen: set[Hashable] = set()  # what the chunks and their graphs look like
         self._rules = plan.rules
@@ -113,6 +119,8 @@ class Sweep:
             self.sums.neurons[layer] = torch.zeros(
                 self.sums.num_probes or 1, count, dtype=torch.float64, device=matrix.device
             )
+            if self.elements is not None:
+                self.elements.sums.neurons[layer] = torch.zeros_like(self.sums.neurons[layer])
         self.measured = frozenset(self.weights)  # layers with κ and ρ, as far as these are computed
         self.modules = {
             layer: surface.layers.module(layer)
@@ -142,7 +150,10 @@ class Sweep:
         try:
             with torch.no_grad():
                 linear_slices = in_place is not None and in_place.is_linear
-                self.bends |= bends(outputs, self.names, linear_slices=linear_slices)
+                if self.elements is None:
+                    self.bends |= bends(outputs, self.names, linear_slices=linear_slices)
+                else:
+                    self.bends |= self.elements.find(outputs, linear_slices=linear_slices)
                 complete_uses(surface, recorded, outputs)
                 routing = self._routing(recorded.uses, outputs)
                 graph = shape_of_graph(outputs, self.names)
@@ -150,9 +161,11 @@ class Sweep:
                 hidden = hidden_parameters(recorded.uses, routing)
                 refuse_hidden_uses(surface, batch, where, outputs, hidden)
                 curvature = surface.loss.curvature(outputs.detach().double(), targets)
+                generic = [name for name, route in routing.routes.items() if route == "generic"]
+                if self.elements is not None:
+                    self.elements.weigh(outputs, targets, generic)
                 rows = self.new_rows(len(outputs))
                 pulling = self._pulling(outputs, recorded.uses, routing, rows, graph)
-                generic = [name for name, route in routing.routes.items() if route == "generic"]
                 draws = []
                 for columns in self._draws(curvature, where, len(outputs)):
                     with surface.numbers.fast():
@@ -160,18 +173,25 @@ class Sweep:
                         if generic:
                             with recorded.paused():
                                 self._contract_generic(generic, pulled, batch, rows)
-                        for use in recorded.uses:
-                            for listener in (use.on_output, use.on_input):
-                                if isinstance(listener, AbstractListener):
-                                    listener.flush()
-                        draws.append(rows.collect(outputs.device))
+                        draws.append(_collected(recorded.uses, rows, outputs.device))
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
+                values = draws[0]
+                if self.elements is not None:
+                    with surface.numbers.fast():
+                        self.elements.pull(pulling)
+                    values = values + _collected(recorded.uses, rows, outputs.device)
+                    self.elements.sums.add([values], weights)
                 # what probes or a faster arithmetic give to a sample is not its value
-                self.witnesses.offer(draws[0], batch, where, self.kinds if self.exact else ())
+                self.witnesses.offer(values, batch, where, self.kinds if self.exact else ())
         finally:
             recorded.close()
         return outputs.detach(), targets, curvature
+
+    @property
+    def uncertified(self) -> dict[str, str]:
+        """Parameters whose Hessian no sums have, and by what function they bend."""
+        return self.bends if self.elements is None or self.elements.others else {}
 
     def new_rows(self, num_samples: int) -> ChunkRows:
         """Where the values of a chunk are collected."""
@@ -348,3 +368,12 @@ class Sweep:
             return
         matrix = self.surface.matrices[row].of(G)
         rows.add(name, row, [self.weights[row].contract(matrix, factor)])
+
+
+def _collected(uses: list[LayerUse], rows: ChunkRows, device: torch.device) -> ChunkValues:
+    """The values of the columns so far, those included that listeners still hold."""
+    for use in uses:
+        for listener in (use.on_output, use.on_input):
+            if isinstance(listener, AbstractListener):
+                listener.flush()
+    return rows.collect(device)

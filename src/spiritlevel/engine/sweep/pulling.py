@@ -6,7 +6,7 @@ Several go in one backward where a GPU would wait for Python between single ones
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ DEVICES = ("cuda",)  # where starting an operation may take longer than the oper
 MOST_BYTES = 256 << 20  # of gradients at all layers; more keep a GPU busy one column at a time
 SHARE = 8  # of the memory that a chunk may take: at most one part of this many
 
+Root = Tensor | GradientEdge  # what a column is a cotangent of
 Gradients = Sequence[Tensor | None]
 Scaled = tuple[Tensor, Tensor]  # a column of size 1, and what to multiply squares by
 
@@ -38,7 +39,7 @@ def columns_per_backward(surface: Surface, num_bytes: int, num_columns: int, mem
 
 
 def pull_together(
-    surface: Surface, outputs: Tensor, columns: Tensor, edges: list[GradientEdge]
+    surface: Surface, root: Root, columns: Tensor, edges: list[GradientEdge], num_samples: int
 ) -> Gradients | None:
     """Gradients at all edges, each with a first dimension for the columns; None if that fails.
 
@@ -47,9 +48,9 @@ def pull_together(
     try:
         with _no_loops():
             gradients = torch.autograd.grad(
-                outputs,
+                [root],  # type: ignore[arg-type]
                 edges,
-                columns,
+                [columns],
                 retain_graph=True,
                 allow_unused=True,
                 is_grads_batched=True,
@@ -58,22 +59,23 @@ def pull_together(
         if is_out_of_memory(error):
             raise
         return None
-    surface.cost += Cost(backwards=len(outputs) * len(columns))
+    surface.cost += Cost(backwards=num_samples * len(columns))
     return gradients
 
 
 def agrees(
     surface: Surface,
-    outputs: Tensor,
+    root: Root,
     column: Tensor,
     edges: list[GradientEdge],
     together: Gradients,
+    num_samples: int,
 ) -> bool:
     """Whether the first of several columns has the gradients that it has alone.
 
     Some of torch's rules for several at once are wrong.
     """
-    alone = surface.pull(outputs, column, edges)
+    alone = surface.pull(root, column, edges, num_samples)
     for one, several in zip(alone, together, strict=True):
         if one is None or several is None:
             if one is not several:
@@ -117,39 +119,64 @@ class Pulling:
     def __init__(
         self,
         surface: Surface,
-        outputs: Tensor,
+        root: Root,
         listening: list[Listening],
         uses: list[LayerUse],
         rows: ChunkRows,
         *,
         at_once: int,
         after_column: Callable[[], None],
-        graph: int,
+        graph: Hashable,
     ) -> None:
         """`at_once` columns go together; `graph` tells networks apart in which that was tried."""
-        self.surface, self.outputs, self.uses, self.rows = surface, outputs, uses, rows
+        self.surface, self.root, self.uses, self.rows = surface, root, uses, rows
         self.listening, self.at_once, self.after_column = listening, at_once, after_column
         self.edges = [each.edge for each in listening]
-        self._deep = deepest(outputs, self.edges) if listening else []
-        self._key = ("columns at once", surface.dtype, surface.numbers.arithmetic, graph)
+        self._deep = deepest(root, self.edges) if listening else []
+        self._graph = graph
+
+    def below(self, root: Root, number: int) -> Pulling:
+        """Pulls columns of another tensor of the same graph to the same listeners."""
+        return Pulling(
+            self.surface,
+            root,
+            self.listening,
+            self.uses,
+            self.rows,
+            at_once=self.at_once,
+            after_column=self.after_column,
+            graph=(self._graph, number),
+        )
 
     def pull(self, columns: Iterable[SignedColumn], *, keep: bool) -> list[Scaled]:
-        """Pull every column; returns them, scaled, with their factors, if they are to be kept.
+        """Pull every column of the outputs; returns them, scaled, if they are to be kept.
 
         As many columns as outputs, each as large as the outputs, do not fit in memory.
         """
+        assert isinstance(self.root, Tensor)
+        shape, dtype = self.root.shape, self.root.dtype
         done: list[Scaled] = []
+
+        def scaled() -> Iterator[Scaled]:
+            for column, sign in columns:
+                unit, size = scaled_to_one(column)
+                ready = unit.to(dtype).reshape(shape), sign * size.squeeze(1).square()
+                if keep:
+                    done.append(ready)
+                yield ready
+
+        self.pull_scaled(scaled())
+        return done
+
+    def pull_scaled(self, columns: Iterable[Scaled]) -> None:
+        """Pull columns of size 1, each in the shape of the root and with its factors."""
         waiting: list[Scaled] = []
-        for column, sign in columns:
-            unit, size = scaled_to_one(column)
-            unit = unit.to(self.outputs.dtype).reshape(self.outputs.shape)
-            waiting.append((unit, sign * size.squeeze(1).square()))
+        for column in columns:
+            waiting.append(column)
             if len(waiting) == self.at_once:
                 self._pull(waiting)
-                done += waiting if keep else []
                 waiting = []
         self._pull(waiting)
-        return done + waiting if keep else []
 
     def _pull(self, columns: list[Scaled]) -> None:
         together = self._together([unit for unit, _ in columns])
@@ -159,24 +186,25 @@ class Pulling:
                     if gradient is not None:
                         each.listener(gradient[number])
             elif self._deep:
-                pull(self.surface, self.outputs, unit, self._deep, self.uses)
+                pull(self.surface, self.root, unit, self._deep, self.uses, self.rows.num_samples)
             self.after_column()
 
     def _together(self, units: list[Tensor]) -> Gradients | None:
         """The gradients of several columns at every listener; None if they go one by one."""
-        known, surface = self.surface.findings, self.surface
-        if len(units) < 2 or not self.listening or known.get(self._key) is False:
+        known, surface, count = self.surface.findings, self.surface, self.rows.num_samples
+        key = ("columns at once", surface.dtype, surface.numbers.arithmetic, self._graph)
+        if len(units) < 2 or not self.listening or known.get(key) is False:
             return None
         for each in self.listening:
             each.mute(True)
         try:
-            found = pull_together(surface, self.outputs, torch.stack(units), self.edges)
-            if known.get(self._key) is None:
+            found = pull_together(surface, self.root, torch.stack(units), self.edges, count)
+            if known.get(key) is None:
                 right = found is not None and agrees(
-                    surface, self.outputs, units[0], self.edges, found
+                    surface, self.root, units[0], self.edges, found, count
                 )
-                known.put(self._key, right)
+                known.put(key, right)
         finally:
             for each in self.listening:
                 each.mute(False)
-        return found if known.get(self._key) else None
+        return found if known.get(key) else None

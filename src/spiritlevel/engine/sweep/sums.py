@@ -37,6 +37,13 @@ class ChunkValues:
     rows: dict[str, Tensor]  # by kind, shape: (rows, N)
     neurons: dict[str, Tensor]  # ρ(j) summed over the samples, by layer
 
+    def __add__(self, other: ChunkValues) -> ChunkValues:
+        """Those of the columns of both; the other ones may not reach every layer."""
+        rows = {kind: values + other.rows[kind] for kind, values in self.rows.items()}
+        more = other.neurons
+        neurons = {k: v + more[k] if k in more else v for k, v in self.neurons.items()}
+        return ChunkValues(rows, neurons)
+
 
 class RowSums:
     """Sums over named rows, each with one value per sample, or one per sample and probe."""

@@ -59,8 +59,10 @@ def diagonal(
 
     The GGN's diagonal is exact, from one forward and C−1 backwards; with many outputs random
     probes of these replace the columns. The Hessian's is the same where the outputs are piecewise
-    linear in a parameter, which is checked; elsewhere the diagonal of the rest, H − GGN, is
-    estimated with random signs in weight space, and every entry has its error.
+    linear in a parameter, which is checked. Where they bend element by element only (tanh, SiLU),
+    a column for each element completes it, if all are at most 100 passes. Elsewhere the diagonal
+    of the rest, H − GGN, is estimated with random signs in weight space, and every entry has its
+    error.
 
     Args:
         kind: "hessian", "ggn", or "fisher" (the GGN, for losses that are log-likelihoods).
@@ -80,14 +82,15 @@ def diagonal(
     need("num_probes", num_probes, whole(least=2), least, "The default is 32.", of="diagonal")
     with setup.opened(model, data) as workspace:
         matrix = matrix_of(kind, workspace.surface)
-        swept = ggn_diagonal(workspace, LEAST_OUTPUT_PROBES)
+        completed = matrix == "hessian"
+        swept = ggn_diagonal(workspace, LEAST_OUTPUT_PROBES, whole=completed)
         values = {name: entry.values for name, entry in swept.entries.items()}
         variance = {name: entry.variance for name, entry in swept.entries.items()}
         notes: dict[str, list[str]] = {name: [] for name in values}
         if swept.num_probes is not None:
             for note in notes.values():
                 note.append(f"{swept.num_probes} output probes")
-        bent = [name for name in values if name in swept.bends] if matrix == "hessian" else []
+        bent = [name for name in values if name in swept.bends] if completed else []
         if bent:
             rest = residual_diagonal(
                 workspace.products, bent, seed=setup.seed, num_probes=num_probes

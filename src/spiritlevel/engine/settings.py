@@ -1,0 +1,37 @@
+"""What reproduces the numbers of a call, as it stands in every report."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from ..model.surface import Surface
+from ..model.surroundings import call_settings
+from .precision import Precision
+
+
+def settings_of(
+    surface: Surface, precision: Precision, *, num_samples: int, num_outputs: int, seed: int
+) -> dict[str, Any]:
+    """The settings needed to reproduce the numbers."""
+    return (
+        {
+            "loss": surface.loss.name,
+            "reduction": "mean",
+            "layers": list(surface.layers.owned()),
+            "num_samples": num_samples,
+            "num_outputs": num_outputs,
+            "seed": seed,
+            "dtype": str(surface.numbers.own).removeprefix("torch."),
+            "computed_in": str(surface.numbers.computed_in).removeprefix("torch."),
+            "device": surface.device.type,
+            "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
+            "torch": torch.__version__,
+            "processes": surface.processes.size,
+        }
+        | dataclasses.asdict(precision)
+        | call_settings()
+        | ({} if surface.frozen is None else {"frozen": surface.frozen})
+    )

@@ -1,0 +1,150 @@
+"""Factor columns of elementwise functions: what a smooth activation adds to the GGN.
+
+At each site (`model/elementwise.py`) the Hessian of what follows gains diag(c), and so one signed
+column per element of a sample: e_i, whose square counts c_i times. They go down the same sweep as
+the columns of the loss, from the site to the layers before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from ...math.curvature import scaled_to_one
+from ...model.elementwise import ElementwiseBends, Site, elementwise_bends, second_derivative
+from ...model.layers import Layout, possible_layouts
+from ...model.linearity import note_reasons
+from ...model.surface import Surface
+from ..routes import row_sizes, rows_follow, sample_scales, scaled
+from .pulling import Pulling, Scaled
+from .sums import SweepSums
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteColumns:
+    """The columns of one site in one chunk."""
+
+    site: Site
+    places: Tensor  # of the elements of each sample in the flattened site, shape: (N, elements)
+    weights: Tensor  # c of these elements, float64
+
+    def columns(self) -> Iterator[Scaled]:
+        """One for each element that bends in any sample: 1 there, and what squares count."""
+        size = self.site.shape.numel()
+        bent = self.weights.any(dim=0).nonzero().squeeze(1).tolist()
+        for element in bent:
+            unit = torch.zeros(size, dtype=self.site.dtype, device=self.weights.device)
+            unit[self.places[:, element]] = 1.0
+            yield unit.reshape(self.site.shape), self.weights[:, element]
+
+
+class Elements:
+    """The sums of a sweep that has these columns too, and the columns of its current chunk."""
+
+    def __init__(self, surface: Surface, names: dict[int, str], sums: SweepSums) -> None:
+        """`names` are those of the parameters by id."""
+        self.surface, self.names, self.sums = surface, names, sums
+        # parameters that also bend otherwise, and by what: the sums do not have their Hessian
+        self.others: dict[str, str] = {}
+        self._sites: list[Site] = []
+        self._columns: list[SiteColumns] = []
+
+    def find(self, outputs: Tensor, *, linear_slices: bool) -> dict[str, str]:
+        """Find the sites of a chunk; returns the parameters that bend its outputs, and by what."""
+        found = elementwise_bends(outputs, self.names, linear_slices=linear_slices)
+        self.others |= found.others
+        self._sites = found.sites
+        return found.bends
+
+    def weigh(self, outputs: Tensor, targets: Tensor, generic: Collection[str]) -> None:
+        """Prepare the columns; parameters on the `generic` route hear nothing of them."""
+        self._columns = []
+        deaf = sum(1 << i for i, name in enumerate(self.names.values()) if name in generic)
+        found = columns_of_sites(self.surface, outputs, targets, self._sites)
+        for site, columns in zip(self._sites, found, strict=True):
+            missed = site.behind if columns is None else site.behind & deaf
+            note_reasons(self.others, self.names, missed, site.nodes[0].name())
+            if columns is not None:
+                self._columns.append(columns)
+
+    def pull(self, pulling: Pulling) -> None:
+        """Pull the columns of every site from there to its layers, and let the graph go."""
+        for number, columns in enumerate(self._columns):
+            pulling.below(columns.site.edge, number).pull_scaled(columns.columns())
+        self._sites, self._columns = [], []
+
+
+def work_of_sites(
+    found: ElementwiseBends, names: dict[int, str], generic: Collection[str], num_samples: int
+) -> tuple[int, float]:
+    """How many columns complete the GGN to the Hessian, and how many passes through the network.
+
+    None, and infinitely many, where they do not do, or the GGN needs nothing.
+    """
+    bent = [name for name in names.values() if name in found.bends]
+    if not bent or found.others or any(name in generic for name in bent):
+        return 0, math.inf
+    numbers = [site.shape.numel() // num_samples for site in found.sites]
+    shares = [site.share for site in found.sites]
+    return sum(numbers), math.ceil(sum(a * b for a, b in zip(numbers, shares, strict=True)))
+
+
+def columns_of_sites(
+    surface: Surface, outputs: Tensor, targets: Tensor, sites: Sequence[Site]
+) -> list[SiteColumns | None]:
+    """The columns of every site; None for one whose samples cannot be told apart.
+
+    No layer may listen meanwhile.
+    """
+    if not sites:
+        return []
+    with torch.enable_grad():
+        z = outputs.detach().double().requires_grad_()
+        loss = surface.loss.values(z, targets).sum()
+    (slope,) = torch.autograd.grad(loss, z)
+    unit, size = scaled_to_one(slope.flatten(1))
+    unit = unit.to(outputs.dtype).reshape(outputs.shape)
+    scales = sample_scales(outputs, len(outputs))
+    signals = _signals(surface, outputs, unit, sites)
+    again = _signals(surface, outputs, scaled(unit, scales), sites)
+    found: list[SiteColumns | None] = []
+    for site, before, after in zip(sites, signals, again, strict=True):
+        layout = _layout(site, before, after, scales)
+        if layout is None:
+            found.append(None)
+            continue
+        numbers = torch.arange(site.shape.numel(), device=outputs.device).reshape(site.shape)
+        places = layout.split(numbers).reshape(len(outputs), -1)
+        curvature = second_derivative(site, dict(zip(site.nodes, before, strict=True)))
+        found.append(SiteColumns(site, places, curvature.to(size.device).take(places) * size))
+    return found
+
+
+def _signals(
+    surface: Surface, outputs: Tensor, cotangent: Tensor, sites: Sequence[Site]
+) -> list[list[Tensor]]:
+    """The gradient at the result of every function, by site."""
+    edges = [[GradientEdge(node, 0) for node in site.nodes] for site in sites]
+    pulled = iter(surface.pull(outputs, cotangent, [edge for each in edges for edge in each]))
+    zeros = [torch.zeros(site.shape, dtype=site.dtype, device=outputs.device) for site in sites]
+    return [
+        [zero if (found := next(pulled)) is None else found for _ in each]
+        for each, zero in zip(edges, zeros, strict=True)
+    ]
+
+
+def _layout(site: Site, before: list[Tensor], after: list[Tensor], scales: Tensor) -> Layout | None:
+    """Where the samples are in the site: a sample's gradients must follow its scale."""
+    for layout in possible_layouts(site.shape, len(scales), leading=len(site.shape)):
+        sizes = [
+            torch.stack([row_sizes(signal, layout.dim) for signal in signals]).sum(dim=0)
+            for signals in (before, after)
+        ]
+        if rows_follow(sizes[0], sizes[1], layout, scales, site.dtype):
+            return layout
+    return None
