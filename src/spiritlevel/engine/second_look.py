@@ -165,11 +165,15 @@ def _quadratic_forms(
             if gradient is not None:
                 forms[i] += float(factor) * float((gradient * along[i]).sum()) ** 2
     doubts = {}
+    # what rounding alone can make of a form: below it outputs that do not move at all say 0
+    size = sum(map(abs, witness.rows.get("trace", {}).values()))
+    least = (100 * torch.finfo(outputs.dtype).eps) ** 2 * size
     for name, v, form in zip(names, along, forms, strict=True):
         slopes = _slopes(surface, sample, witness.where, name, v)
         if (truth := trusted_derivatives.stable_difference(slopes)) is None:
             continue  # a kink is too close, or the differences drown in rounding
-        if abs(truth - form) > 1e-2 * max(abs(truth), abs(form)):
+        floor = least * float(v.double().square().sum())
+        if abs(truth - form) > 1e-2 * max(abs(truth), abs(form)) + floor:
             doubts[name] = (
                 f"along a random direction the gradient changes by {truth:.4g}, and the "
                 f"Gauss–Newton matrix says {form:.4g}"
