@@ -202,7 +202,6 @@ def eigenvalues(
     with setup.opened(model, data) as workspace:
         space = ParameterSpace(workspace.surface)
         check_room(space, num, workspace.vector_memory)
-        workspace.start()
         (pairs,) = eigenpairs_of(
             workspace.products,
             [space],
@@ -325,7 +324,6 @@ def preconditioned_eigenvalue(
         surface = workspace.surface
         space = ParameterSpace(surface, [name for name in surface.parameters if name in scale])
         check_room(space, 1, workspace.vector_memory)
-        workspace.start()
         wide = torch.promote_types(space.dtype, torch.float32)
         parts = [scale[name].detach().reshape(-1).to(space.device, wide) for name in space.names]
         shifts = [torch.full_like(p, shift[n]) for n, p in zip(space.names, parts, strict=True)]
