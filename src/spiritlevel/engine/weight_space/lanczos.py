@@ -13,7 +13,7 @@ from torch import Tensor
 from ...ground.errors import SpiritlevelError
 from ...ground.need import need, one_of, or_none, whole
 from .lockstep import solve
-from .long_rows import columns, combine, inner, norm
+from .long_rows import combine, norm, project_out
 from .ritz_errors import CONFIDENCE, ExtremeBound, gaps
 
 Which = Literal["largest", "smallest", "both"]
@@ -194,7 +194,8 @@ class Lanczos:
                 f"{' although the iteration is done' * self.done}. Call directions() again."
             )
         rest = self._basis[m : m + b].copy_(products)
-        coefficients = self._project(rest, self._basis[:m])
+        # what a product has along the rows before comes of round-off, except after a restart
+        coefficients = project_out(rest, self._basis[:m], near=2 * self._block)
         if not coefficients.isfinite().all():
             raise SpiritlevelError(
                 f"The 'products' argument of Lanczos.update must be finite. Got NaN or infinity "
@@ -314,16 +315,6 @@ class Lanczos:
         self._coupling = self._coupling @ S[:, picked]
         self._absorbed = keep
 
-    def _project(self, rows: Tensor, onto: Tensor) -> Tensor:
-        """Make `rows` orthogonal to `onto` in place; returns the coefficients removed."""
-        total = torch.zeros(len(rows), len(onto), dtype=torch.float64)
-        for _ in range(2):  # the second round removes what round-off left in the first
-            coefficients = inner(rows, onto)
-            for part in columns(len(rows) + len(onto), rows):
-                rows[:, part] = rows[:, part].double() - coefficients @ onto[:, part].double()
-            total += coefficients.cpu()
-        return total
-
     def _orthonormalize(self, first: int, count: int, floor: float) -> Tensor:
         """Gram-Schmidt among the rows from `first` on; remainders of at most `floor` are dropped.
 
@@ -335,13 +326,13 @@ class Lanczos:
             row = self._basis[first + i : first + i + 1]
             before = after = norm(row)
             if rank:
-                R[:rank, i] = self._project(row, self._basis[first : first + rank])[0]
+                R[:rank, i] = project_out(row, self._basis[first : first + rank])[0]
                 after = norm(row)
             if after <= floor or rank == limit:
                 continue
             row /= after
             if after < 0.1 * before:  # cancellation has enlarged the error along the whole basis
-                self._project(row, self._basis[: first + rank])
+                project_out(row, self._basis[: first + rank])
                 row /= norm(row)
             self._basis[first + rank] = row[0]
             R[rank, i] = after
@@ -361,7 +352,7 @@ class Lanczos:
                 )
             )
             for _ in range(2):  # if little of the space is left, the first time cancels a lot
-                self._project(row, self._basis[:i])
+                project_out(row, self._basis[:i])
                 row /= norm(row)
 
 
