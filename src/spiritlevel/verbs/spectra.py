@@ -113,7 +113,7 @@ class Eigenvalues(Shown, Plain):
         pairs = read_fields(cls, data, cls.CALLED, **unsaved)
         read_settings(pairs.settings, "the eigenvalues' settings")
         lists = (pairs.values, pairs.residuals, pairs.converged, pairs.errors)
-        if len(set(map(len, lists))) > 1:
+        if len({len(each) for each in lists}) > 1:
             raise Misread("the eigenvalues' lists differ in length")
         return pairs
 
