@@ -116,3 +116,28 @@ def test_a_wrong_curvature_of_the_loss_is_noticed(measured):
     assert told is not None
     changes, says = map(float, told.groups())
     assert says == pytest.approx(2 * changes, rel=1e-2)  # differences, shown with four digits
+
+
+class Faint(nn.Module):
+    """A part whose effect on the outputs is below their last digit."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.faint = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.first(x) + 1e-19 * self.faint(x)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_form_below_what_rounding_leaves_is_no_doubt(generator, seed):
+    """Outputs that do not move say 0, and the Gauss–Newton matrix says 1e-38 or so."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = Faint().double().eval()
+    x = torch.randn(8, 3, generator=generator, dtype=torch.float64)
+    y = torch.randint(3, (8,), generator=generator)
+    found = sl.measure(model, (x, y), measures="curvature.trace", method="exact", seed=seed)
+    assert found.layers["curvature.trace"]["faint"].value < 1e-30
+    assert found["curvature.trace"].status is Status.OK
+    assert found["curvature.trace"].exact

@@ -140,7 +140,9 @@ def call(case: Case, names: dict[str, Any], seed: int) -> tuple[Any, Any]:
             **common,
         )
     if "eigenvalues" in case.measures:
-        pairs = sl.eigenvalues(names["model"], names["data"], num=2, max_passes=300, **common)
+        pairs = sl.eigenvalues(
+            names["model"], names["data"], num=2, max_passes=300, rtol=1e-4, **common
+        )
     return report, pairs
 
 
@@ -298,29 +300,30 @@ class _Judged:
         self.verdict.exact += m.exact
 
     def _eigenvalue(
-        self, label: str, value: float, residual: float, converged: bool, spectrum: Any, index: int
+        self, label: str, value: float, error: float, converged: bool, spectrum: Any, index: int
     ) -> None:
         norm, end = float(spectrum.abs().max()), float(spectrum[index])
-        # residuals are asked for relative to the value, 1e-6 in float64 and 1e-4 in float32
         allowed = max(100 * self.tolerance, 1e-6) * norm + self.floor
         if converged:
-            if not abs(value - end) <= allowed:
+            # the error holds with 95 % confidence; of thousands of cases some lie beyond it
+            if not abs(value - end) <= allowed + 3 * error:
                 self.fail(f"{label}: converged at {value:.10g}, truth {end:.10g}")
-        elif not float((spectrum - value).abs().min()) <= residual + allowed:
-            self.fail(f"{label}: no eigenvalue within {residual:.2g} of {value:.10g}")
+        elif not float((spectrum - value).abs().min()) <= error + allowed:
+            self.fail(f"{label}: no eigenvalue within {error:.2g} of {value:.10g}")
 
     def eigenvalue_sum(self, name: str, m: Measurement, truth: Quantity) -> None:
         """A sum of scaled eigenvalues, where all converged."""
         allowed = max(100 * self.tolerance, 1e-6) * truth.size + self.floor
+        allowed += 3 * (m.residual or 0.0)
         if m.status is Status.OK and not abs(m.value - truth.value) <= allowed:
             self.fail(f"{name}: converged at {m.value:.10g}, truth {truth.value:.10g}")
 
     def pairs(self, pairs: Any, spectrum: Any) -> None:
         """What `sl.eigenvalues` found."""
-        for i, (value, residual, converged) in enumerate(
-            zip(pairs.values, pairs.residuals, pairs.converged, strict=True)
+        for i, (value, error, converged) in enumerate(
+            zip(pairs.values, pairs.errors, pairs.converged, strict=True)
         ):
-            self._eigenvalue(f"eigenvalue {i}", value, residual, converged, spectrum, -1 - i)
+            self._eigenvalue(f"eigenvalue {i}", value, error, converged, spectrum, -1 - i)
 
 
 Judge = Callable[[Case], Verdict]

@@ -132,7 +132,7 @@ def test_trace_and_kappa_by_output_probes(layers):
 @pytest.mark.parametrize("layers", CHOICES, ids="+".join)
 def test_eigenvalues(layers):
     net, names = network(), [*ENDS, SCALED]
-    report = sl.measure(net, data(), measures=names, layers=layers)
+    report = sl.measure(net, data(), measures=names, layers=layers, rtol=1e-6)
     expected = Block(net, layers).values()
     assert_restricted(report, [ENDS[0], SCALED], layers, expected, rel=1e-6)
     # a smallest eigenvalue near 0 has no digits of its own

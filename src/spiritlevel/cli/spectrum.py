@@ -23,6 +23,10 @@ def spectrum(
     on: options.DataOptions,
     matrix: Annotated[str, typer.Option(help="hessian or ggn.")] = "hessian",
     num: Annotated[int, typer.Option(min=1, help="Eigenvalues at each end of the spectrum.")] = 3,
+    rtol: Annotated[
+        float,
+        typer.Option(metavar="SHARE", help="Error at which an eigenvalue counts as found."),
+    ] = 0.01,
     max_passes: Annotated[
         int,
         typer.Option(
@@ -56,7 +60,12 @@ def spectrum(
     console.note(talk)
     with pace.passes("eigenvalues") as arguments["progress"]:
         pairs = loaded.attempt(
-            spectra.eigenvalues, num=num, which="both", max_passes=max_passes, **arguments
+            spectra.eigenvalues,
+            num=num,
+            which="both",
+            rtol=rtol,
+            max_passes=max_passes,
+            **arguments,
         )
     loaded.describe(pairs.settings, on.loss)
     console.details("setting", pairs.settings)

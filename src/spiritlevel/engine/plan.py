@@ -105,15 +105,17 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Me
     batch = surface.first_samples(PROBE_SAMPLES)
     recorded, outputs, targets, sizes, repeats = _first_run(surface, batch)
     names = {id(p): name for name, p in surface.parameters.items()}
-    form = _batches.form_of([batch, targets])
-    key = ("plan", surface.dtype, shape_of_graph(outputs, names), form, kappa, memories)
+    run = shape_of_graph(outputs, names), _batches.form_of([batch, targets])
+    key = ("plan", surface.dtype, *run, kappa, memories)
     try:
         _check_trainable(outputs)
         if (known := surface.findings.get(key)) is not None:
             complete_uses(surface, recorded, outputs)
             heads = find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets))
             return dataclasses.replace(known, heads=heads)
-        _check_independent(surface, batch, outputs.detach())
+        known_apart = ("independent", surface.dtype, *run)
+        values = outputs.detach()
+        surface.findings.recall(known_apart, lambda: _check_independent(surface, batch, values))
         num_columns = surface.loss.num_columns(outputs, targets)
         complete_uses(surface, recorded, outputs)
         routing = find_routing(surface, recorded.uses, outputs)
@@ -217,8 +219,14 @@ def _recorded(
 
 
 def make_head_plan(surface: Surface) -> MeasuringPlan:
-    """A plan without a sweep, from one sample only: outputs may be very large."""
-    recorded, outputs, targets, sizes = _recorded(surface, surface.first_samples(1), 1)
+    """A plan without a sweep, from one sample only: outputs may be very large.
+
+    Whether samples interact is looked at too, unless a later call does the same as an earlier one.
+    """
+    batch = surface.first_samples(1)
+    recorded, outputs, targets, sizes = _recorded(surface, batch, 1)
+    names = {id(p): name for name, p in surface.parameters.items()}
+    run = shape_of_graph(outputs, names), _batches.form_of([batch, targets])
     try:
         _check_trainable(outputs)
         without_sweep = footprint(
@@ -231,7 +239,7 @@ def make_head_plan(surface: Surface) -> MeasuringPlan:
             largest=_largest_output(recorded.uses, 1),
             on_cpu=surface.device.type == "cpu",
         )
-        return MeasuringPlan(
+        plan = MeasuringPlan(
             sweep=False,
             routes={},
             layouts={},
@@ -252,9 +260,14 @@ def make_head_plan(surface: Surface) -> MeasuringPlan:
         )
     finally:
         recorded.close()
+    del outputs  # and the graph
+    fitting = [head for head in plan.heads.values() if head.fits]
+    known_apart = ("independent", surface.dtype, *run)
+    surface.findings.recall(known_apart, lambda: _check_samples(surface, [None, *fitting][-1]))
+    return plan
 
 
-def check_samples(surface: Surface, head: Head | None) -> None:
+def _check_samples(surface: Surface, head: Head | None) -> None:
     """Refuse a model whose samples interact, seen at its outputs or at the input of its head."""
     batch = surface.first_samples(PROBE_SAMPLES)
 

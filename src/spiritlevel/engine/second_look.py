@@ -175,11 +175,15 @@ def _quadratic_forms(sweep: Sweep, witness: Witness, names: list[str], seed: int
     doubts = {}
     added = " and the bends of elementwise functions say" if sweep.elements else " says"
     says = f"the Gauss–Newton matrix{added}"
+    # what rounding alone can make of a form: below it outputs that do not move at all say 0
+    size = sum(map(abs, witness.rows.get("trace", {}).values()))
+    least = (100 * torch.finfo(outputs.dtype).eps) ** 2 * size
     for name, v, form in zip(names, along, forms, strict=True):
         slopes = _slopes(surface, sample, witness.where, name, v)
         if (truth := trusted_derivatives.stable_difference(slopes)) is None:
             continue  # a kink is too close, or the differences drown in rounding
-        if abs(truth - form) > 1e-2 * max(abs(truth), abs(form)):
+        floor = least * float(v.double().square().sum())
+        if abs(truth - form) > 1e-2 * max(abs(truth), abs(form)) + floor:
             doubts[name] = (
                 f"along a random direction the gradient changes by {truth:.4g}, and {says} "
                 f"{form:.4g}"

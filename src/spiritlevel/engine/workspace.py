@@ -21,7 +21,7 @@ from .estimate import Estimate
 from .head.head_layer import Head, choose_head
 from .head.rows import HeadBlock, iterate_blocks
 from .memory import VectorMemory, chunk_memory, most_kept
-from .plan import MeasuringPlan, check_samples, make_head_plan, make_plan
+from .plan import MeasuringPlan, make_head_plan, make_plan
 from .precision import Precision
 from .refine import refine
 from .settings import settings_of
@@ -109,8 +109,6 @@ class Workspace:
                     self._plan = make_plan(self.surface, kappa=wanted.kappa, memories=memories)
                 else:
                     self._plan = make_head_plan(self.surface)
-                    fitting = [head for head in self._plan.heads.values() if head.fits]
-                    check_samples(self.surface, fitting[-1] if fitting else None)
         return self._plan
 
     @functools.cached_property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from ..engine.weight_space.eigenvalues import check_room, eigenpairs_of
+from ..engine.weight_space.eigenvalues import VALUE_RTOL, check_room, eigenpairs_of
 from ..engine.weight_space.lanczos import Eigenpairs, Subspace, Which
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
@@ -84,7 +84,7 @@ def _eigenpairs(workspace: Workspace, needed: Sequence[Block]) -> dict[Block, Pa
         weights = measured_weights(workspace, OF_LAYERS).values()
         wanted += [(name, "largest") for name in weights]
     missing = [block for block in dict.fromkeys(wanted) if block not in by_block]
-    before = workspace.cost
+    before, asked = workspace.cost, workspace.precision
     pairs = eigenpairs_of(
         workspace.products,
         [
@@ -94,7 +94,9 @@ def _eigenpairs(workspace: Workspace, needed: Sequence[Block]) -> dict[Block, Pa
         operator="hessian",
         which=[end for _, end in missing],
         seed=workspace.seed,
-        max_products=workspace.precision.max_passes,
+        max_products=asked.max_passes,
+        rtol=min(VALUE_RTOL, asked.rtol),
+        confidence=asked.confidence,
         keep=[name is None and SQUARE in workspace.asked for name, _ in missing],
     )
     workspace.cache[SUBSPACE] = next((each.subspace for each in pairs if each.subspace), None)

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 
 from ..engine.estimate import Estimate
 from ..engine.refine import would_have_sufficed
 from ..engine.row_estimator import RowEstimate, RowEstimator
 from ..engine.sweep.sums import Factors
-from ..engine.weight_space.eigenvalues import residual_tolerance
+from ..engine.weight_space.eigenvalues import VALUE_RTOL
 from ..engine.weight_space.lanczos import Eigenpairs
 from ..engine.workspace import Workspace
 from ..records.measurements import Cost, Measurement, Status
@@ -94,42 +95,49 @@ def eigenvalue_measurement(
     index: int = 0,
     residual_rtol: float | None = None,
 ) -> Measurement:
-    """A multiple of an eigenvalue, with the residual that some eigenvalue lies within.
+    """A multiple of an eigenvalue, with the error that its confidence leaves.
 
-    `residual_rtol` is the relative residual asked for; None: that of products over the data.
+    `residual_rtol` is the relative residual asked for; None: the error that was asked for.
     """
-    value, residual = factor * float(pairs.values[index]), factor * float(pairs.residuals[index])
+    value, error = factor * float(pairs.values[index]), factor * float(pairs.errors[index])
     converged = bool(pairs.converged[index])
+    exact = converged and error <= ROUND_OFF * abs(value)
+    asked = workspace.precision
     text = ""
     if not converged:
-        if residual_rtol is None:
-            residual_rtol = residual_tolerance(workspace.surface.dtype)
+        short, rtol = pairs.errors, min(VALUE_RTOL, asked.rtol)
+        if residual_rtol is not None:
+            short, rtol = pairs.residuals, residual_rtol
         text = (
-            f"residual {residual:.2g} after {pairs.products} products: an eigenvalue lies within "
-            f"this distance. {_budget(pairs, index, residual_rtol)}"
+            f"residual {factor * float(pairs.residuals[index]):.2g} after {pairs.products} "
+            "products: an eigenvalue lies within this distance. "
+            f"{_budget(pairs, index, short, rtol)}"
         )
+    elif not exact:
+        text = f"± with {100 * asked.confidence:.3g} % confidence over random starts"
     return Measurement(
         name,
         value,
-        exact=converged and residual <= ROUND_OFF * abs(value),
+        exact=exact,
         quantity="Hessian",
-        residual=residual,
+        residual=error,
         status=Status.OK if converged else Status.NOT_CONVERGED,
         text=text,
         cost=cost,
     )
 
 
-def _budget(pairs: Eigenpairs, index: int, residual_rtol: float) -> str:
+def _budget(pairs: Eigenpairs, index: int, short: Tensor, rtol: float) -> str:
     """How many products would be enough at the rate of convergence so far.
 
-    The residual falls by a constant factor a product, and faster once the vector is nearly found.
+    Error and residual fall by a constant factor a product, and faster once the vector is nearly
+    found. `short` is the one that is to be small, relative to the value.
     """
-    value, residual = abs(float(pairs.values[index])), float(pairs.residuals[index])
-    if residual >= RATE_VISIBLE * value:
+    value, left = abs(float(pairs.values[index])), float(short[index])
+    if not left < RATE_VISIBLE * value:
         return (
             "It is still too large to tell how many products would be enough: try "
             f"max_passes={4 * pairs.products}."
         )
-    enough = math.ceil(pairs.products * math.log(residual_rtol) / math.log(residual / value))
+    enough = math.ceil(pairs.products * math.log(rtol) / math.log(left / value))
     return f"At this rate {would_have_sufficed(max(enough, pairs.products + 1))}"

@@ -157,3 +157,12 @@ class _Unread:
     batch: Any
     where: BatchLocation
     masked: bool
+
+
+def refuse_unless_counted(counted: bool) -> None:
+    """Refuse data of which no target has a weight in the loss."""
+    if not counted:
+        raise SpiritlevelError(
+            "The data must hold at least one target that counts. All samples are ignored, "
+            "masked or have class weight 0. Check ignore_index, the mask and the labels."
+        )

@@ -83,8 +83,8 @@ class Measurement(Plain):
     """One number with everything needed to interpret it.
 
     `exact` says that `value` is the quantity itself up to round-off. Otherwise `stderr` (the
-    standard error of the probes) is given with the interval it leads to, or `residual` (an
-    eigenvalue lies within it), or `status` says which other quantity this is.
+    standard error of the probes) is given with the interval it leads to, or `residual` (how far an
+    iteration may be off), or `status` says which other quantity this is.
     `data_stderr` is the sampling error: how much other data would change the value.
     """
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..engine.precision import Precision
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
 from ..measures import Card, Measured, Measurement
@@ -16,6 +17,9 @@ from ..model.surface import Surface
 from ..verbs.reference_problems import Problem
 from .comparing import claim
 from .moves import CHAINS, problem_named
+
+# Claims compare numbers at round-off: an iteration goes on until there is no more than that left.
+CONVERGED = Precision(rtol=1e-7)
 
 
 class UnderTest:
@@ -51,6 +55,8 @@ class UnderTest:
     def work_on(self, problem: Problem, **how: Any) -> Workspace:
         """A workspace that wants what the measure needs."""
         surface = Surface(problem.model, problem.data, loss=problem.loss)
+        if self.card.found_by == "products":
+            how = {"precision": CONVERGED} | how
         workspace = Workspace(surface, options=self.options(problem), **how)
         workspace.want(self.card.needs)
         return workspace

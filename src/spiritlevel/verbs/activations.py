@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..engine.weight_space.perturbed import refuse_unless_counted
 from ..ground.errors import SpiritlevelError, brief, suggestion
 from ..ground.need import is_whole, need, or_none, whole
 from ..math.curvature import scaled_to_one
@@ -25,6 +24,7 @@ from ..measures.verb import verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck
 from ..model.linearity import bends
 from ..model.model_state import twice_differentiable
+from ..model.output_checks import refuse_unless_counted
 from ..model.surface import Surface
 from ..records.content import Notes, Part, Text
 from ..records.measurements import Cost

@@ -13,9 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from ..engine.weight_space.density import SpectralDensity
-from ..engine.weight_space.eigenvalues import Scaling, check_room, density_of, eigenpairs_of
+from ..engine.weight_space.eigenvalues import (
+    VALUE_RTOL,
+    Scaling,
+    check_room,
+    density_of,
+    eigenpairs_of,
+)
 from ..engine.weight_space.lanczos import Eigenpairs, Which
 from ..engine.weight_space.parameter_space import ParameterSpace
+from ..engine.weight_space.ritz_errors import CONFIDENCE
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
 from ..ground.need import is_number, is_whole, need, need_one_of, or_none, whole
@@ -25,7 +32,7 @@ from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.running_statistics import batch_statistics
 from ..model.surroundings import call_settings
 from ..records.content import Column, Notes, Part, Table, Text
-from ..records.measurements import RESIDUAL, VALUE, Cost
+from ..records.measurements import ERROR, RESIDUAL, VALUE, Cost
 from ..records.notebooks import Shown
 from ..records.reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_settings
 
@@ -38,6 +45,11 @@ UNCONVERGED = (
     "Of a value that has not converged it is known that an eigenvalue lies within the residual. "
     "Raise max_passes to lower it."
 )
+BY_RESIDUAL = "the residual r, or r²/gap where that is less, with the gap to the next value found"
+BY_START = (
+    "± of the outermost value: with {:.3g} % confidence over random starts of the iteration, the "
+    "spectrum ends within it. ± of the others:"
+)
 LOST = "lost_digits"  # a setting: why no eigenvalue counts as found
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
@@ -46,7 +58,13 @@ MOST_VECTORS = 1 << 20  # of a density: more would never end
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Eigenvalues(Shown, Plain):
-    """Some eigenvalues with their vectors; an eigenvalue lies within `residuals` of each value."""
+    """Some eigenvalues with their vectors; an eigenvalue lies within `residuals` of each value.
+
+    `errors` says how far each value may be off: the residual r, or r²/gap with the gap to the next
+    value found. For the largest (or smallest) of all it is no less than how far an eigenvalue may
+    lie beyond it, at the confidence in `settings` over random starts of the iteration. After a
+    `start` from an earlier result no such confidence is known, and residuals alone count.
+    """
 
     CALLED: ClassVar = "the eigenvalues"
 
@@ -59,6 +77,11 @@ class Eigenvalues(Shown, Plain):
     names: tuple[str, ...] = dataclasses.field(metadata=UNSAVED)
     cost: Cost
     settings: dict[str, Any]
+    errors: list[float] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.errors:  # earlier versions wrote none
+            object.__setattr__(self, "errors", list(self.residuals))
 
     def __repr__(self) -> str:
         values = ", ".join(f"{value:.4g}" for value in self.values)
@@ -68,15 +91,20 @@ class Eigenvalues(Shown, Plain):
         """The eigenvalues, the largest first, and what was counted."""
         columns = [
             Column("eigenvalue", form=VALUE),
+            Column("±", "how far the value may be off", form=ERROR),
             Column("residual", form=RESIDUAL),
             Column("converged", kind="mark"),
         ]
-        pairs = sorted(zip(self.values, self.residuals, self.converged, strict=True), reverse=True)
+        lists = (self.values, self.errors, self.residuals, self.converged)
+        pairs = sorted(zip(*lists, strict=True), reverse=True)
         count = int(self.settings["num_samples"])
         table = Table(columns, pairs, id="eigenvalue-table", title="Largest first")
         lost = [str(self.settings[LOST])] if LOST in self.settings else []
-        parts: list[Part] = [table, Notes(self.cost.passes(count), count, lost)]
-        return parts if all(self.converged) else [*parts, Text([UNCONVERGED])]
+        first = self.settings.get("confidence")
+        start = "±:" if first is None else BY_START.format(100 * float(first))
+        rests = f"{start} {BY_RESIDUAL}."
+        said = [rests] if all(self.converged) else [rests, UNCONVERGED]
+        return [table, Notes(self.cost.passes(count), count, lost), Text(said)]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
@@ -84,7 +112,8 @@ class Eigenvalues(Shown, Plain):
         unsaved = {"vectors": torch.empty(0, 0), "names": ()}
         pairs = read_fields(cls, data, cls.CALLED, **unsaved)
         read_settings(pairs.settings, "the eigenvalues' settings")
-        if not len(pairs.values) == len(pairs.residuals) == len(pairs.converged):
+        lists = (pairs.values, pairs.residuals, pairs.converged, pairs.errors)
+        if len({len(each) for each in lists}) > 1:
             raise Misread("the eigenvalues' lists differ in length")
         return pairs
 
@@ -135,11 +164,12 @@ def eigenvalues(
     which: Which = "largest",
     matrix: Matrix = "hessian",
     start: Eigenvalues | None = None,
+    rtol: float = VALUE_RTOL,
     residual_rtol: float | None = None,
     max_passes: int = 200,
     **shared: Unpack[OnLayers],
 ) -> Eigenvalues:
-    """Extreme eigenvalues by Lanczos with full reorthogonalization.
+    """Extreme eigenvalues to a tolerance, by Lanczos with full reorthogonalization.
 
     Args:
         num: how many, at each end that `which` names.
@@ -147,8 +177,10 @@ def eigenvalues(
         matrix: "hessian", or "ggn" for its positive semidefinite part.
         layers: module paths or patterns: the eigenvalues of that block; "head" for the head.
         start: an earlier result on the same parameters, to save products as training goes on.
-        residual_rtol: the residual at which an eigenvalue counts as found, relative to it; None
-            takes 1e-6 in float64 and 1e-4 in float32. The value itself is more precise than that.
+        rtol: the error at which an eigenvalue counts as found, relative to it: 1 %. What the error
+            of a value is, see `Eigenvalues`. In float32 no less than about 1e-4 can be met.
+        residual_rtol: a residual that is to be met besides, relative to the eigenvalue: for
+            vectors, whose error is about as large as the residual.
         max_passes: products to spend at most, each one pass over the data.
 
     The other arguments are those of `measure`.
@@ -170,7 +202,6 @@ def eigenvalues(
     with setup.opened(model, data) as workspace:
         space = ParameterSpace(workspace.surface)
         check_room(space, num, workspace.vector_memory)
-        workspace.start()
         (pairs,) = eigenpairs_of(
             workspace.products,
             [space],
@@ -179,11 +210,13 @@ def eigenvalues(
             which=which,
             seed=setup.seed,
             max_products=max_passes,
+            rtol=rtol,
             residual_rtol=residual_rtol,
             starts=[_warm(start, space)],
         )
     settings = {key: workspace.settings()[key] for key in KEPT} | call_settings()
     settings |= {"matrix": matrix, "sizes": _sizes(space), "which": which, "max_passes": max_passes}
+    settings |= {"rtol": rtol} | ({"confidence": CONFIDENCE} if start is None else {})
     return _recorded(pairs, space, workspace, settings)
 
 
@@ -246,6 +279,7 @@ def _recorded(
     return Eigenvalues(
         values=pairs.values.tolist(),
         residuals=pairs.residuals.tolist(),
+        errors=pairs.errors.tolist(),
         converged=[found and not lost for found in pairs.converged.tolist()],
         vectors=pairs.vectors,
         names=space.names,
@@ -264,7 +298,7 @@ def preconditioned_eigenvalue(
     *,
     by_batch: Collection[nn.Module] = (),
     start: Eigenvalues | None = None,
-    residual_rtol: float | None = None,
+    rtol: float = VALUE_RTOL,
     max_passes: int = 200,
 ) -> Eigenvalues:
     """The largest eigenvalue of S(H + D)S, H being the Hessian of the mean loss.
@@ -290,7 +324,6 @@ def preconditioned_eigenvalue(
         surface = workspace.surface
         space = ParameterSpace(surface, [name for name in surface.parameters if name in scale])
         check_room(space, 1, workspace.vector_memory)
-        workspace.start()
         wide = torch.promote_types(space.dtype, torch.float32)
         parts = [scale[name].detach().reshape(-1).to(space.device, wide) for name in space.names]
         shifts = [torch.full_like(p, shift[n]) for n, p in zip(space.names, parts, strict=True)]
@@ -305,7 +338,7 @@ def preconditioned_eigenvalue(
                 operator="hessian",
                 seed=setup.seed,
                 max_products=max_passes,
-                residual_rtol=residual_rtol,
+                rtol=rtol,
                 starts=[start.vectors if same and start is not None else None],
                 scalings=[Scaling(torch.cat(parts), torch.cat(shifts))],
             )

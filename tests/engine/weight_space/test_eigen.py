@@ -65,7 +65,9 @@ def test_three_at_each_end(name, which, matrix):
     dense = {"hessian": "Hessian", "ggn": "GGN"}[matrix]
     all_values = spectrum(model, data, matrix=dense)
     norm = float(all_values.abs().max())
-    found = sl.eigenvalues(model, data, num=3, which=which, matrix=matrix, max_passes=2000)
+    found = sl.eigenvalues(
+        model, data, num=3, which=which, matrix=matrix, max_passes=2000, rtol=REL
+    )
     ends = {"largest": all_values.flip(0)[:3], "smallest": all_values[:3]}
     ends["both"] = torch.cat([ends["largest"], ends["smallest"]])
     check(found, ends[which], norm)
@@ -84,7 +86,7 @@ def test_other_networks(name, which):
     values = spectrum(model, batches, loss.plain)
     expected = values.flip(0)[:1] if which == "largest" else values[:1]
     assert which == "largest" or float(expected) < 0, "a case with a negative smallest one"
-    found = sl.eigenvalues(model, batches, which=which, loss=loss.given, max_passes=1000)
+    found = sl.eigenvalues(model, batches, which=which, loss=loss.given, max_passes=1000, rtol=REL)
     check(found, expected, float(values.abs().max()))
 
 
@@ -92,7 +94,9 @@ def test_one_layer_and_the_head():
     model, data = NETWORKS["tanh"]
     for layers, names in (("0", ["0.weight", "0.bias"]), ("head", ["2.weight", "2.bias"])):
         values = spectrum(model, data, names=names)
-        found = sl.eigenvalues(model, data, num=2, which="both", layers=layers, max_passes=500)
+        found = sl.eigenvalues(
+            model, data, num=2, which="both", layers=layers, max_passes=500, rtol=REL
+        )
         expected = torch.cat([values.flip(0)[:2], values[:2]])
         check(found, expected, float(values.abs().max()))
         assert list(found.names) == names
@@ -121,7 +125,7 @@ def test_equal_and_nearly_equal_eigenvalues(which, tilt):
     values = spectrum(model, (x, y), F.mse_loss)
     expected = values.flip(0)[:3] if which == "largest" else values[:3]
     assert float(expected[0] - expected[2]) == pytest.approx(0.0, abs=0.1 * abs(float(expected[0])))
-    found = sl.eigenvalues(model, (x, y), num=3, which=which, loss="mse", max_passes=3000)
+    found = sl.eigenvalues(model, (x, y), num=3, which=which, loss="mse", max_passes=3000, rtol=REL)
     check(found, expected, float(values.abs().max()))
 
 
@@ -168,7 +172,7 @@ def test_measures_of_the_whole():
     model, data = NETWORKS["tanh"]
     values = spectrum(model, data)
     names = ["curvature.lambda_max", "curvature.lambda_min"]
-    report = sl.measure(model, data, measures=names, max_passes=2000)
+    report = sl.measure(model, data, measures=names, max_passes=2000, rtol=REL)
     for name, value in zip(names, (values[-1], values[0]), strict=True):
         assert report[name].value == pytest.approx(float(value), rel=REL)
         assert report[name].status is sl.results.Status.OK
@@ -178,7 +182,7 @@ def test_measures_of_the_whole():
 def test_measures_of_the_layers():
     model, data = NETWORKS["tanh"]
     names = ["scaled.lambda_max", "scaled.lambda_max_max"]
-    report = sl.measure(model, data, measures=names, max_passes=2000)
+    report = sl.measure(model, data, measures=names, max_passes=2000, rtol=REL)
     truth = {}
     for layer in ("0", "2"):
         weight = model.get_submodule(layer).weight
@@ -204,11 +208,11 @@ def test_too_few_passes_say_so():
 def test_fewer_passes_than_vectors_are_refused_by_the_users_argument():
     model, data = NETWORKS["tanh"]
     with pytest.raises(sl.SpiritlevelError, match=r"'max_passes'.*Got num=3 and max_passes=2"):
-        sl.eigenvalues(model, data, num=3, max_passes=2)
+        sl.eigenvalues(model, data, num=3, max_passes=2, rtol=REL)
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"), [("num", 0), ("which", "middle"), ("residual_rtol", 2.0)]
+    ("argument", "value"), [("num", 0), ("which", "middle"), ("residual_rtol", 2.0), ("rtol", 2.0)]
 )
 def test_arguments_are_checked(argument, value):
     model, data = NETWORKS["tanh"]
@@ -223,12 +227,12 @@ def test_arguments_are_checked(argument, value):
 def test_warm_start_saves_products(num):
     model, data = NETWORKS["wide"]
     model = copy.deepcopy(model)
-    before = sl.eigenvalues(model, data, num=num, max_passes=2000)
+    before = sl.eigenvalues(model, data, num=num, max_passes=2000, rtol=REL)
     with torch.no_grad():
         for k, parameter in enumerate(model.parameters()):
             parameter += 1e-4 * random(*parameter.shape, seed=k)
-    cold = sl.eigenvalues(model, data, num=num, max_passes=2000)
-    warm = sl.eigenvalues(model, data, num=num, max_passes=2000, start=before)
+    cold = sl.eigenvalues(model, data, num=num, max_passes=2000, rtol=REL)
+    warm = sl.eigenvalues(model, data, num=num, max_passes=2000, rtol=REL, start=before)
     assert warm.values == pytest.approx(spectrum(model, data).flip(0)[:num].tolist(), rel=REL)
     assert warm.cost.products < cold.cost.products
 
@@ -236,14 +240,14 @@ def test_warm_start_saves_products(num):
 def test_warm_start_from_the_wrong_vector_still_finds_the_largest():
     """The smallest one's vector is orthogonal to the one that is looked for."""
     model, data = NETWORKS["tanh"]
-    wrong = sl.eigenvalues(model, data, which="smallest", max_passes=2000)
-    found = sl.eigenvalues(model, data, start=wrong, max_passes=2000)
+    wrong = sl.eigenvalues(model, data, which="smallest", max_passes=2000, rtol=REL)
+    found = sl.eigenvalues(model, data, start=wrong, max_passes=2000, rtol=REL)
     assert found.values == pytest.approx([float(spectrum(model, data)[-1])], rel=REL)
 
 
 def test_warm_start_of_other_parameters_is_refused():
     model, data = NETWORKS["tanh"]
-    other = sl.eigenvalues(model, data, layers="0", max_passes=500)
+    other = sl.eigenvalues(model, data, layers="0", max_passes=500, rtol=REL)
     with pytest.raises(sl.SpiritlevelError, match=r"'start' argument.*30 entries.*51 from"):
         sl.eigenvalues(model, data, start=other)
 
@@ -252,7 +256,7 @@ def test_model_and_random_state_are_left_alone():
     model, data = NETWORKS["tanh"]
     before = [p.detach().clone() for p in model.parameters()]
     state = torch.get_rng_state()
-    sl.eigenvalues(model, data, max_passes=500)
+    sl.eigenvalues(model, data, max_passes=500, rtol=REL)
     sl.density(model, data, num_vectors=2, steps=5)
     assert torch.equal(torch.get_rng_state(), state)
     for parameter, held in zip(model.parameters(), before, strict=True):

@@ -278,3 +278,20 @@ def test_products_may_carry_a_graph():
     found = eigenpairs(lambda v: scale * (A @ v), random(1, N))
     assert not found.vectors.requires_grad
     assert_true(A, found, 1, "largest")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("block", "max_basis"), [(1, 100), (1, 20), (3, 30)])
+def test_the_basis_stays_orthogonal_in_long_runs(dtype, block, max_basis):
+    """One full round of products with the basis is enough, except after a restart."""
+    diagonal = torch.linspace(0, 1, 300).square().to(dtype)
+    diagonal[:2] = torch.tensor([3.0, -1e3])
+    settings = {"num": block, "rtol": 0.0, "max_products": 90, "max_basis": max_basis}
+    iteration = Lanczos(random(block, 300).to(dtype), **settings)
+    while not iteration.done:
+        iteration.update(iteration.directions() * diagonal)
+    basis = iteration.subspace().basis.double()
+    gram = basis @ basis.T
+    # two full rounds leave up to 20 units in the last place
+    slack = 50 * torch.finfo(dtype).eps
+    torch.testing.assert_close(gram, torch.eye(len(gram)).double(), rtol=0, atol=slack)

@@ -207,3 +207,19 @@ def test_a_part_that_runs_again_in_the_backward(single, generator):
     v = torch.randn(H.shape[0], generator=generator, dtype=torch.float64)
     # 1e-6: differences of gradients, since the second derivative of such a part is not there
     assert torch.allclose(H @ v, truth.hessian(names) @ v, rtol=1e-6, atol=1e-7)
+
+
+def test_a_first_call_spends_little_beside_its_products(generator):
+    """Counted in samples: what looks at derivatives does not grow with the data."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, CLASSES)).double()
+    x = torch.randn(8, 4, generator=generator, dtype=torch.float64)
+    data = x, torch.arange(8) % CLASSES
+    first, later = (sl.eigenvalues(model, data).cost for _ in range(2))
+    # 8 of each are the graph that all products share
+    assert (first.forwards, first.backwards) == (8 + 37, 8 + 15)
+    assert (later.forwards, later.backwards) == (8 + 6, 8)
+    # what is known does not depend on the verb that found it out
+    again = sl.measure(model, data, measures="curvature.lambda_max").cost
+    assert again.backwards == 8

@@ -23,6 +23,7 @@ from .lanczos import Eigenpairs, Lanczos, Which
 from .lockstep import solve
 from .parameter_space import ParameterSpace
 from .products import Products, Request
+from .ritz_errors import CONFIDENCE
 
 BASIS_BYTES = 1 << 30  # Lanczos vectors kept before the basis is compressed
 MIN_BASIS, MAX_BASIS = 8, 120
@@ -30,6 +31,8 @@ MIN_BASIS, MAX_BASIS = 8, 120
 # accurate (its error falls with the square of the residual); half precision cannot do better.
 RESIDUALS = {torch.float64: 1e-6, torch.float32: 1e-4}
 HALF_RESIDUAL = 1e-2
+# ‖error‖/|λ| at which the value itself is close enough.
+VALUE_RTOL = 0.01
 MIXED = 0.01  # length of the random part that is added to a warm start
 _STREAM = 2000  # of random numbers, different from those of probes
 
@@ -155,12 +158,17 @@ def eigenpairs_of(
     which: Which | Sequence[Which] = "largest",
     seed: int = 0,
     max_products: int = 200,
+    rtol: float | None = None,
     residual_rtol: float | None = None,
+    confidence: float = CONFIDENCE,
     starts: Sequence[Tensor | None] | None = None,
     keep: Sequence[bool] | None = None,
     scalings: Sequence[Scaling | None] | None = None,
 ) -> list[Eigenpairs]:
     """The eigenpairs of each block of parameters; blocks share the passes over the data.
+
+    `rtol` is asked of the values and `residual_rtol` of the residuals, which vectors depend on; a
+    value of residuals that products in this precision reach if neither is given.
 
     `which` is one for all blocks, or one for each. `keep` says for which blocks to return the whole
     subspace, which is as large as the basis; not where the host keeps it. `starts` are vectors of
@@ -170,6 +178,8 @@ def eigenpairs_of(
     ends: Sequence[Which] = [which] * len(spaces) if isinstance(which, str) else which
     warm, kept = starts or [None] * len(spaces), keep or [False] * len(spaces)
     scaled = scalings or [None] * len(spaces)
+    if rtol is None and residual_rtol is None:
+        residual_rtol = min(residual_tolerance(space.dtype) for space in spaces)
     for space in spaces:
         check_room(space, num, products.memory)
     found: dict[int, Eigenpairs] = {}
@@ -180,12 +190,12 @@ def eigenpairs_of(
                 _start(spaces[i], num, seed, warm[i], group),
                 num=num,
                 which=ends[i],
-                residual_rtol=residual_tolerance(spaces[i].dtype)
-                if residual_rtol is None
-                else residual_rtol,
+                residual_rtol=residual_rtol,
+                rtol=rtol,
                 max_products=max_products,
                 max_basis=basis,
                 generator=torch.Generator(spaces[i].device).manual_seed(seed),
+                confidence=confidence if warm[i] is None else None,
             )
             for i, basis in zip(group.members, group.bases, strict=True)
         ]

@@ -10,9 +10,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ...ground.errors import SpiritlevelError, brief
+from ...ground.errors import SpiritlevelError
+from ...ground.need import need, one_of, or_none, whole
 from .lockstep import solve
-from .long_rows import columns, combine, inner, norm
+from .long_rows import combine, norm, project_out
+from .ritz_errors import CONFIDENCE, ExtremeBound, gaps
 
 Which = Literal["largest", "smallest", "both"]
 
@@ -40,15 +42,19 @@ class Eigenpairs:
     The largest come in descending order, the smallest in ascending order, and for both ends the
     largest come first. A residual below the round-off of the products is reported as round-off.
 
-    A small residual shows that there is an eigenvalue, not that it is the extreme one. That follows
-    from the start: normal vectors have a part of every eigenvector, and the extreme ones grow
-    fastest. `converged` therefore asks for more than the residual: a few blocks of products since
-    the last random rows, or an invariant subspace of random rows, or the whole space.
+    `errors` is how far each value may be off: the residual r, or r²/gap where that is less, with
+    the gap to the next Ritz value. A small residual shows that there is an eigenvalue, not that it
+    is the extreme one. That follows from the start: normal vectors have a part of every
+    eigenvector. So the error of the extreme value is at least the distance within which, by such a
+    start, all eigenvalues lie with the confidence that was asked for (`ExtremeBound`). `converged`
+    asks besides for a few blocks of products since the last random rows, or an invariant subspace
+    of random rows, or the whole space.
     """
 
     values: Tensor  # shape: (num,), float64
     vectors: Tensor  # shape: (num, size), orthonormal rows, dtype and device of the start
     residuals: Tensor  # shape: (num,), float64, ‖Hv − λv‖
+    errors: Tensor  # shape: (num,), float64
     converged: Tensor  # shape: (num,), bool
     products: int
     subspace: Subspace | None = None  # if it was to be kept
@@ -61,9 +67,9 @@ def eigenpairs(
     num: int = 1,
     which: Which = "largest",
     residual_rtol: float = 1e-10,
+    rtol: float | None = None,
     max_products: int = 300,
     max_basis: int = 40,
-    generator: torch.Generator | None = None,
 ) -> Eigenpairs:
     """Run Lanczos for one operator that multiplies one vector at a time.
 
@@ -78,9 +84,9 @@ def eigenpairs(
         num=num,
         which=which,
         residual_rtol=residual_rtol,
+        rtol=rtol,
         max_products=max_products,
         max_basis=max_basis,
-        generator=generator,
     )
     del start  # vectors may be large: keep no more of them than needed
 
@@ -111,10 +117,13 @@ class Lanczos:
         which: "largest" and "smallest" refer to signed values.
         residual_rtol: A value has converged if its residual is below this times the value. Values
             below √eps times the largest are treated as that large, and a residual of round-off
-            always suffices, so that 0 can be found too.
+            always suffices, so that 0 can be found too. None asks nothing of the residual.
+        rtol: The same, of the error of the value. With both, both must be met.
         max_products: Finishes when the next block would exceed it.
         max_basis: Basis vectors at which a restart compresses the basis.
         generator: Source of random directions; by default one seeded with 0.
+        confidence: Of the errors of the extreme values, over normal starts; None for another
+            start, of which nothing is known.
     """
 
     def __init__(
@@ -123,28 +132,29 @@ class Lanczos:
         *,
         num: int = 1,
         which: Which = "largest",
-        residual_rtol: float,
+        residual_rtol: float | None = None,
+        rtol: float | None = None,
         max_products: int,
         max_basis: int,
         generator: torch.Generator | None = None,
+        confidence: float | None = CONFIDENCE,
     ) -> None:
         _check_start(start)
         block, self._size = min(start.shape), start.shape[1]
         ends = 2 if which == "both" else 1
-        _check_settings(start, num, which, residual_rtol, max_products)
-        if max_basis < min(self._size, ends * num + 2 * block):
-            raise SpiritlevelError(
-                f"The 'max_basis' argument of Lanczos must be at least {ends * num + 2 * block} "
-                f"here: the {ends * num} wanted vectors and two blocks of {block}. "
-                f"Got {brief(max_basis)}. Raise it, or ask for fewer eigenvalues."
-            )
+        _check_settings(start, num, which, (residual_rtol, rtol), max_products)
+        least = ends * num + 2 * block
+        enough = f"at least {least} here: the {ends * num} wanted vectors and two blocks of {block}"
+        fits, then = whole(least=min(self._size, least)), "Raise it, or ask for fewer eigenvalues."
+        need("max_basis", max_basis, fits, enough, then, of="Lanczos")
         self.done = False
         self.products = 0
         self._block = block
         self._num = min(num, self._size)
         self._wanted = min(ends * num, self._size)
         self._which = which
-        self._residual_rtol = residual_rtol
+        self._residual_rtol, self._rtol = residual_rtol, rtol
+        self._bound = None if confidence is None else ExtremeBound(block, self._size, confidence)
         self._max_products = max_products
         self._generator = generator or torch.Generator().manual_seed(0)
         self._eps = torch.finfo(start.dtype).eps
@@ -184,7 +194,8 @@ class Lanczos:
                 f"{' although the iteration is done' * self.done}. Call directions() again."
             )
         rest = self._basis[m : m + b].copy_(products)
-        coefficients = self._project(rest, self._basis[:m])
+        # what a product has along the rows before comes of round-off, except after a restart
+        coefficients = project_out(rest, self._basis[:m], near=2 * self._block)
         if not coefficients.isfinite().all():
             raise SpiritlevelError(
                 f"The 'products' argument of Lanczos.update must be finite. Got NaN or infinity "
@@ -206,7 +217,7 @@ class Lanczos:
         if len(inside) < self._pending:  # random rows will take the place of what is missing
             self._exhausted += 1
             self._blocks = 0
-        _, _, converged = self._assess(values, S)
+        _, _, _, converged = self._assess(values, S)
         self.done = (
             (bool(converged.all()) and m >= self._wanted)
             or self._pending == 0
@@ -229,10 +240,10 @@ class Lanczos:
             )
         m = self._absorbed
         values, S = torch.linalg.eigh(self._T[:m, :m])
-        picked, residuals, converged = self._assess(values, S)
+        picked, residuals, errors, converged = self._assess(values, S, bounded=True)
         vectors = self._basis.new_empty(len(picked), self._size)
         combine(S[:, picked], self._basis[:m], vectors)
-        return Eigenpairs(values[picked], vectors, residuals, converged, self.products)
+        return Eigenpairs(values[picked], vectors, residuals, errors, converged, self.products)
 
     def subspace(self) -> Subspace:
         """The basis and H on it, without a copy; needs at least one `update`."""
@@ -260,16 +271,33 @@ class Lanczos:
         top = torch.arange(count).flip(0)[:num]
         return {"largest": top, "smallest": bottom, "both": torch.cat([top, bottom])}[self._which]
 
-    def _assess(self, values: Tensor, S: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Indices of the wanted Ritz values, their residuals, and which of them have converged."""
+    def _assess(
+        self, values: Tensor, S: Tensor, *, bounded: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Indices of the wanted Ritz values, residuals, errors, and which of them have converged.
+
+        The errors of extreme values are complete if `bounded`, or if all else has converged.
+        """
         picked = self._pick(len(values), self._num)
         residuals = (self._coupling @ S[:, picked]).norm(dim=0).clamp(min=self._roundoff)
+        apart = torch.maximum(gaps(values)[picked], residuals)
+        errors = (residuals * (residuals / apart).nan_to_num()).clamp(min=self._roundoff)
         sizes = values[picked].abs().clamp(min=math.sqrt(self._eps) * self._scale)
-        return (
-            picked,
-            residuals,
-            (residuals <= (self._residual_rtol * sizes).clamp(min=self._roundoff)) & self._certain,
-        )
+
+        def small(amounts: Tensor, rtol: float | None) -> Tensor:
+            least = math.inf if rtol is None else self._roundoff
+            return amounts <= ((rtol or 0.0) * sizes).clamp(min=least)
+
+        converged = small(residuals, self._residual_rtol) & small(errors, self._rtol)
+        converged &= torch.tensor(self._certain)
+        if self._bound and (bounded or (self._rtol is not None and bool(converged.all()))):
+            top, bottom = (0, 1), (len(picked) // 2 if self._which == "both" else 0, -1)
+            extreme = {"largest": [top], "smallest": [bottom], "both": [top, bottom]}[self._which]
+            for i, sign in extreme:
+                beyond = self._bound.beyond(values, S, self._coupling, sign, self._roundoff)
+                errors[i] = errors[i].clamp(min=beyond)
+            converged &= small(errors, self._rtol)
+        return picked, residuals, errors, converged
 
     def _restart(self, values: Tensor, S: Tensor) -> None:
         """Replace the basis by its best Ritz vectors; the pending rows move up behind them."""
@@ -278,22 +306,14 @@ class Lanczos:
         keep = self._wanted + (self._limit - self._block - self._wanted) // 2
         picked = self._pick(m, keep // 2 if self._which == "both" else keep)
         keep = len(picked)
+        if self._bound:
+            self._bound.restarted(values, S, picked, self._coupling)
         combine(S[:, picked], self._basis[:m], self._basis[:keep])
         for i in range(pending):  # one at a time: source and target may overlap
             self._basis[keep + i] = self._basis[m + i]
         self._T[:keep, :keep] = torch.diag(values[picked])
         self._coupling = self._coupling @ S[:, picked]
         self._absorbed = keep
-
-    def _project(self, rows: Tensor, onto: Tensor) -> Tensor:
-        """Make `rows` orthogonal to `onto` in place; returns the coefficients removed."""
-        total = torch.zeros(len(rows), len(onto), dtype=torch.float64)
-        for _ in range(2):  # the second round removes what round-off left in the first
-            coefficients = inner(rows, onto)
-            for part in columns(len(rows) + len(onto), rows):
-                rows[:, part] = rows[:, part].double() - coefficients @ onto[:, part].double()
-            total += coefficients.cpu()
-        return total
 
     def _orthonormalize(self, first: int, count: int, floor: float) -> Tensor:
         """Gram-Schmidt among the rows from `first` on; remainders of at most `floor` are dropped.
@@ -306,13 +326,13 @@ class Lanczos:
             row = self._basis[first + i : first + i + 1]
             before = after = norm(row)
             if rank:
-                R[:rank, i] = self._project(row, self._basis[first : first + rank])[0]
+                R[:rank, i] = project_out(row, self._basis[first : first + rank])[0]
                 after = norm(row)
             if after <= floor or rank == limit:
                 continue
             row /= after
             if after < 0.1 * before:  # cancellation has enlarged the error along the whole basis
-                self._project(row, self._basis[: first + rank])
+                project_out(row, self._basis[: first + rank])
                 row /= norm(row)
             self._basis[first + rank] = row[0]
             R[rank, i] = after
@@ -332,7 +352,7 @@ class Lanczos:
                 )
             )
             for _ in range(2):  # if little of the space is left, the first time cancels a lot
-                self._project(row, self._basis[:i])
+                project_out(row, self._basis[:i])
                 row /= norm(row)
 
 
@@ -351,23 +371,21 @@ def _check_start(start: Tensor) -> None:
 
 
 def _check_settings(
-    start: Tensor, num: int, which: str, residual_rtol: float, max_products: int
+    start: Tensor, num: int, which: str, rtols: tuple[float | None, float | None], max_products: int
 ) -> None:
-    block, in_range = min(start.shape), 0 <= residual_rtol < 1
-    needs = {
-        "num": (num, num >= 1, "at least 1", "Typical: 1 to 10."),
-        "which": (which, which in get_args(Which), f"one of {get_args(Which)}", "Choose one."),
-        "residual_rtol": (residual_rtol, in_range, "in [0, 1)", "Typical: 1e-3 to 1e-6."),
-        "max_products": (max_products, max_products >= block, f"at least {block}, the block", ""),
-    }
-    for name, (value, met, need, hint) in needs.items():
-        if not met:
-            raise SpiritlevelError(
-                f"The {name!r} argument of Lanczos must be {need}. Got {brief(value)}. "
-                f"{hint or 'Raise it, or start from fewer vectors.'}"
-            )
+    block, of = min(start.shape), "Lanczos"
+    need("num", num, lambda n: n >= 1, "at least 1", "Typical: 1 to 10.", of=of)
+    need("which", which, one_of(get_args(Which)), f"one of {get_args(Which)}", "Choose one.", of=of)
+    for name, rtol, typical in zip(("residual_rtol", "rtol"), rtols, ("1e-3", "0.01"), strict=True):
+        need(name, rtol, or_none(_in_range), "in [0, 1)", f"Typical: {typical}.", of=of)
+    enough, then = f"at least {block}, the block", "Raise it, or start from fewer vectors."
+    need("max_products", max_products, lambda n: n >= block, enough, then, of=of)
     if len(start) < num:
         raise SpiritlevelError(
             f"The 'start' argument of Lanczos must have at least num={num} rows, or equal "
             f"eigenvalues could be missed. Got {len(start)}. Add random rows."
         )
+
+
+def _in_range(rtol: float) -> bool:
+    return 0 <= rtol < 1

@@ -14,6 +14,7 @@ from torch import Tensor
 
 CHUNK = 1 << 20  # entries converted to float64 at a time: 8 MiB, which a cache can hold
 CHUNK_ON_GPU = 1 << 24  # 128 MiB: there a small part is over before the next one is started
+LITTLE = 0.1  # of a row: round-off in the basis then adds up no more
 DEPENDENT = 1e-10  # of the largest squared length: a smaller remainder of a row is round-off
 
 
@@ -52,6 +53,26 @@ def combine(S: Tensor, rows: Tensor, out: Tensor) -> None:
     S = S.to(rows.device)
     for part in columns(len(rows) + len(out), rows):
         out[:, part] = S.T @ rows[:, part].double()
+
+
+def project_out(rows: Tensor, onto: Tensor, *, near: int = 0) -> Tensor:
+    """Make `rows` orthogonal to orthonormal rows in place; returns the coefficients removed.
+
+    Rounds follow each other until one removes little: so much is left of the rows then that they
+    are as orthogonal as their precision allows. `near` says that nearly all is along the last rows
+    of `onto`; these go first, in a round that costs next to nothing.
+    """
+    total = torch.zeros(len(rows), len(onto), dtype=torch.float64)
+    firsts = [len(onto) - near] * (0 < near < len(onto)) + [0, 0]
+    for first in firsts:
+        coefficients = inner(rows, onto[first:])
+        for part in columns(len(rows) + len(onto) - first, rows):
+            rows[:, part] = rows[:, part].double() - coefficients @ onto[first:, part].double()
+        total[:, first:] += coefficients.cpu()
+        removed = coefficients.square().sum(dim=1)
+        if first == 0 and bool((removed <= LITTLE**2 * squared_norms(rows)).all()):
+            break
+    return total
 
 
 def orthonormal(rows: Tensor) -> Tensor:

@@ -17,11 +17,11 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from ...ground.errors import SpiritlevelError
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
 from ...model.losses import CrossEntropy
+from ...model.output_checks import refuse_unless_counted
 from ...model.surface import Surface
 from ...records.measurements import Cost
 from .parameter_space import ParameterSpace
@@ -208,15 +208,6 @@ def _means(total: Tensor, sums: Weights) -> LossAndGradient:
     return LossAndGradient(
         loss / by, {name: value.div_(by) for name, value in sums.items()}, weight
     )
-
-
-def refuse_unless_counted(counted: bool) -> None:
-    """Refuse data of which no target has a weight in the loss."""
-    if not counted:
-        raise SpiritlevelError(
-            "The data must hold at least one target that counts. All samples are ignored, "
-            "masked or have class weight 0. Check ignore_index, the mask and the labels."
-        )
 
 
 def normal_numbers(surface: Surface, seed: int, purpose: str, number: int) -> Weights:

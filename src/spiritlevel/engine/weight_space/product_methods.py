@@ -35,6 +35,10 @@ from . import trusted_derivatives
 from .chunk_products import ProductMethod, make_products, product_of_hessian
 from .parameter_space import ParameterSpace, parameter_groups, restricted_to
 
+# On one sample too: what is a copy for several can be a view for one, with odd strides, for which
+# torch's derivatives of batch norm are wrong (2.13). It has another direction, since one alone may
+# miss a wrong part by chance.
+LOOKS = (trusted_derivatives.SAMPLES, 1)
 VECTORS = 4  # as large as the weights, at a time
 PROBE_SAMPLES = 2  # on which a method is tried
 PIECE = 1 << 22  # numbers of a parameter that are compared in float64 at a time
@@ -50,12 +54,11 @@ def untrusted_parameter(
     `at_once` samples run together; `seed` gives the direction.
     """
     parts = trusted_derivatives.pieces(surface.received(batch), at_once)
-    rounding = _gradient_rounding(surface, parts)
     start = {name: p.detach() for name, p in surface.parameters.items()}
     # A parameter without effect, like a key's bias under softmax, has a gradient of which only the
     # rounding of the terms that cancel is left. These may be as large as any other gradient.
     steps, tolerance = trusted_derivatives.steps_of(surface)
-    least = max(rounding.values(), default=0.0) / steps[0]
+    rounding: Mapping[str, float] = {}  # looked at where a gap is to be explained
     along = trusted_derivatives.Directions(surface, seed)
     claimed = _product(surface, method, parts, along)
     suspects = dict.fromkeys(start, math.inf)  # with the gap of the step before
@@ -67,16 +70,22 @@ def untrusted_parameter(
         ]
         del change  # before the next step makes another one
         for name, (gap, *sizes) in zip(judged, torch.stack(lengths).tolist(), strict=True):
-            noise = rounding[name] / step + least
             # noise above the last gap would hide the difference, not explain it
             beyond = gap - tolerance * max(sizes)
-            if beyond <= 0.0 or beyond <= noise < suspects[name]:
+            if beyond > 0.0 and not rounding:
+                rounding = _gradient_rounding(surface, parts)
+            if beyond <= 0.0 or beyond <= _noise(rounding, name, step, steps[0]) < suspects[name]:
                 del suspects[name]
             else:
                 suspects[name] = gap
         if not suspects:
             return None
     return next(name for name in start if name in suspects)
+
+
+def _noise(rounding: Mapping[str, float], name: str, step: float, longest: float) -> float:
+    """What rounding of gradients may add to a difference with this step."""
+    return rounding[name] / step + max(rounding.values()) / longest
 
 
 def _gradient_rounding(surface: Surface, parts: Sequence[Any]) -> Mapping[str, float]:
@@ -176,7 +185,7 @@ def choose_method(surface: Surface, at_once: int = trusted_derivatives.SAMPLES) 
     At most `at_once` samples run together, as many as in the products that follow. The method is
     known from an earlier call if the model's code still does the same.
     """
-    at_once = min(at_once, trusted_derivatives.SAMPLES)
+    at_once = min(at_once, LOOKS[0])
     key = ("product method", surface.dtype, at_once, surface.first_run())
     return surface.findings.recall(key, lambda: _find_method(surface, at_once))
 
@@ -210,19 +219,17 @@ def _find_method(surface: Surface, at_once: int) -> ProductMethod:
 
 
 def _check_gradient(surface: Surface, at_once: int) -> None:
-    for count in (
-        (trusted_derivatives.SAMPLES, 1) if at_once > 1 else (trusted_derivatives.SAMPLES,)
-    ):
+    for count in LOOKS if at_once > 1 else LOOKS[:1]:
         batch = surface.first_samples(count)
         trusted_derivatives.check_gradient(surface, batch, BatchLocation(0), at_once=at_once)
 
 
 def _try_method(surface: Surface, method: ProductMethod, num_samples: int) -> None:
     """Raise what the model raises if it does not support a method."""
-    batch, where = surface.first_samples(num_samples), BatchLocation(0)
     if method == "reverse":  # the products that are compared next show all else
-        _check_second_derivative(surface, batch)
+        _check_second_derivative(surface, surface.first_samples(1))
         return
+    batch, where = surface.first_samples(num_samples), BatchLocation(0)
     space = ParameterSpace(surface)
     ones = torch.ones(1, space.size, dtype=space.dtype, device=space.device)
     _, product = make_products(surface, batch, where, ("hessian",), space.names, method)
@@ -236,10 +243,7 @@ def _untrusted_by_looks(surface: Surface, method: ProductMethod, at_once: int) -
         batch = surface.first_samples(count)
         return untrusted_parameter(surface, method, batch, at_once=at_once, seed=seed)
 
-    # On one sample too: what is a copy for several can be a view for one, with odd strides, for
-    # which torch's derivatives of batch norm are wrong (2.13). It has another direction, since one
-    # alone may miss a wrong part by chance.
-    for seed, count in enumerate((trusted_derivatives.SAMPLES, 1)):
+    for seed, count in enumerate(LOOKS):
         found = trusted_derivatives.beside_the_parameters(
             surface, 0, functools.partial(look, count, seed)
         )

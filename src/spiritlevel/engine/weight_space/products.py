@@ -16,6 +16,7 @@ from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
+from ...model.output_checks import refuse_unless_counted
 from ...model.surface import Surface
 from ...records.measurements import Cost
 from ..memory import VectorMemory, graphs_fit
@@ -129,6 +130,7 @@ class Products:
                 for product_sum, product in zip(sums, products, strict=True):
                     product_sum += product
         self.surface.processes.sum_(total, *sums)
+        refuse_unless_counted(bool(total))
         return [
             (product_sum / total).to(request.vectors.dtype)
             for product_sum, request in zip(sums, requests, strict=True)
@@ -149,10 +151,14 @@ class Products:
             if held is not None:
                 held.append((batch, where))
                 held = held if self._fit(num_samples, len(held)) else None
+            if held is None:
+                self._graphs = {}
             graph = self._graph(batch, where, requests)
             yield graph.weight, self._multiplied(graph, requests)
+            if held is not None:
+                self._graphs[len(held) - 1] = graph
             del graph  # before the next one is made
-        self._held, self._graphs = held, {}
+        self._held = held
 
     def _by_kept_graph(
         self, held: Sequence[tuple[Any, BatchLocation]], requests: Sequence[Request]

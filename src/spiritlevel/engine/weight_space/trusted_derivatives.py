@@ -35,7 +35,7 @@ from ...model.surface import Surface
 from ...records.measurements import Cost
 from .parameter_space import parameter_groups, restricted_to
 
-SAMPLES = 3  # two may cancel: the same input with opposite targets
+SAMPLES = 2  # two may cancel, the same input with opposite targets: one alone is looked at as well
 # Relative to the parameters. The smaller ones are for networks with kinks: one that lies within the
 # step spoils the difference, and the smallest step has none, but only seven digits left.
 STEPS = (1e-5, 1e-7, 1e-9)

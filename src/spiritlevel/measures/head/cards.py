@@ -15,7 +15,7 @@ from ...ground.errors import NotApplicable
 from ...math.head import head_trace_squared_pairs
 from ...math.signs import random_normals
 from ...records.measurements import Cost, Measurement
-from ..hessian_results import eigenvalue_measurement
+from ..hessian_results import ROUND_OFF, eigenvalue_measurement
 from ..registry import EVERY, Measured, measure
 from ..requirements import head
 
@@ -193,6 +193,8 @@ def _lanczos(workspace: Workspace, residual_rtol: float) -> Eigenpairs:
             workspace.seed, 0, torch.zeros(1, device=weight.device), weight.numel(), dtype
         ),
         residual_rtol=residual_rtol,
+        # the word exact is worth a few products more
+        rtol=ROUND_OFF if dtype == torch.float64 else None,
         max_products=max(MIN_PRODUCTS, workspace.precision.max_passes),
         max_basis=max(3, min(workspace.memory // size - 2, 60)),  # products and result are as large
     )

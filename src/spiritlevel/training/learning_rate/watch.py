@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...engine.weight_space.eigenvalues import VALUE_RTOL
 from ...ground.errors import SpiritlevelError
 from ...ground.need import need, or_none
 from ...measures.setup import Setup
@@ -30,9 +31,6 @@ UNSEEN = "no step seen"
 SYNCHRONIZED = "synchronized statistics"  # their batch is that of all processes
 SETTLING = "settling"  # Adam's running means are too short for the threshold to mean much
 IN_A_ROW = 3  # critical sharpnesses that it takes for a warning: one alone is mostly noise
-# ‖Mv − λv‖/λ at which the sharpness counts as found. Its own error is below the square of that over
-# the gap to the next eigenvalue: more digits than a warning needs.
-RESIDUAL = 1e-3
 Row = dict[str, Any]
 
 
@@ -206,12 +204,12 @@ class RateWatch:
             edge.decay,
             by_batch=self._by_batch,
             start=self._vector,
-            residual_rtol=RESIDUAL,
+            rtol=min(VALUE_RTOL, setup.rtol),
             max_passes=setup.max_passes,
         )
         self._vector = found
         row: Row = {RATE: edge.rate, SHARPNESS: found.values[0]}
-        row[f"{SHARPNESS}.residual"] = found.residuals[0]
+        row[f"{SHARPNESS}.residual"] = found.errors[0]
         if not edge.settled:
             row[f"{SHARPNESS}.status"] = SETTLING
         elif not found.converged[0]:

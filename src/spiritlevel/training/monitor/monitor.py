@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...engine.weight_space.eigenvalues import VALUE_RTOL
 from ...ground.errors import SpiritlevelError
 from ...ground.need import is_number, or_none
 from ...measures.asked import MEASURES
@@ -251,11 +252,12 @@ class FlatnessMonitor:
             data,
             which=ENDS[name],
             start=self._vectors.pop(name, None),
+            rtol=min(VALUE_RTOL, self.setup.rtol),
             max_passes=self.setup.max_passes,
             **self.setup.keywords(OnLayers),
         )
         self._vectors[name] = result
-        row: Row = {name: result.values[0], f"{name}.residual": result.residuals[0]}
+        row: Row = {name: result.values[0], f"{name}.residual": result.errors[0]}
         return row if result.converged[0] else row | {f"{name}.status": Status.NOT_CONVERGED.value}
 
     # -- resuming ----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...engine.weight_space.perturbed import Weights, refuse_unless_counted
+from ...engine.weight_space.perturbed import Weights
 from ...engine.weight_space.probes import VECTOR_BYTES
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError, brief
@@ -21,6 +21,7 @@ from ...measures.setup import Setup
 from ...model.arithmetic import full_precision
 from ...model.distributed import unwrapped
 from ...model.losses import CrossEntropy
+from ...model.output_checks import refuse_unless_counted
 from ...model.surface import Surface
 from ...records.measurements import Progress, Report
 from ..measuring import measured
