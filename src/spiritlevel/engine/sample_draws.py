@@ -73,10 +73,11 @@ class SampleGroups:
     def probes(self, passes: int) -> list[int]:
         """Probes of each group that together cost about as much as `passes` over the data.
 
-        At least two or none: the spread of one is unknown.
+        At least two or none: the spread of one is unknown. Multiples of the fewest fill batches.
         """
         counts = [round(passes * rate) for rate in self._rates]
-        return [0 if count < 1 else max(2, count) for count in counts]
+        least = max(2, min((count for count in counts if count), default=0))
+        return [least * max(1, round(count / least)) if count else 0 for count in counts]
 
     def cost(self, counts: Sequence[int]) -> float:
         """What these probes cost, in passes over the data."""
@@ -97,6 +98,60 @@ def joined(groups: Sequence[tuple[float, Estimate]]) -> Estimate:
     return total
 
 
+class Slots(NamedTuple):
+    """What the rows of a batch are for: each is a sample in some draws, one in every round."""
+
+    samples: Tensor | None  # places in the chunk, maybe several times the same; None: all as is
+    draws: Tensor  # of the first round, by the numbers of that sample's draws
+    rounds: int  # products of the batch, one after another
+
+    @classmethod
+    def of_all(cls, count: int, first: int, rounds: int) -> Slots:
+        """Every sample of a chunk in the same draws."""
+        return cls(None, torch.full((count,), first), rounds)
+
+
+class Stack:
+    """Draws of a chunk by groups, with several of a sample beside each other in full batches.
+
+    A few samples that get many draws would make small batches, one after another. So each batch has
+    about as many rows as the chunk, and a sample as many of them as it needs.
+    """
+
+    def __init__(self, group_of: Tensor, counts: Sequence[int], first: Sequence[int]) -> None:
+        """`counts` draws of each group of samples, whose numbers start with those in `first`."""
+        self._group_of, self._counts = group_of, counts
+        wanted = torch.tensor(counts)[group_of]
+        most = max(1, len(group_of))  # rows of a batch
+        least = min((count for count in wanted.tolist() if count), default=1)
+        self.rounds = min(least, -(-int(wanted.sum()) // most))
+        rows = -(-wanted // max(1, self.rounds))
+        self._rows = rows.tolist()
+        samples = torch.arange(len(group_of)).repeat_interleave(rows)
+        before = (rows.cumsum(0) - rows)[samples]
+        copies = torch.arange(len(samples)) - before
+        draws = torch.tensor(first)[group_of][samples] + self.rounds * copies
+        self._samples, number = samples, max(1, -(-len(samples) // most))
+        self.batches = [
+            Slots(of_batch, numbers, self.rounds)
+            for of_batch, numbers in zip(
+                samples.tensor_split(number), draws.tensor_split(number), strict=True
+            )
+            if len(of_batch)
+        ]
+
+    def draws_of(self, group: int, values: Tensor) -> list[Tensor]:
+        """The draws of a group's samples, each of shape (rows, N).
+
+        `values` are those of all batches one after another, shape: (rounds, rows, slots).
+        """
+        of_group = values[:, :, (self._group_of[self._samples] == group).to(values.device)]
+        members = int((self._group_of == group).sum())
+        rounds, rows, _ = of_group.shape
+        by_sample = of_group.reshape(rounds, rows, members, -1).permute(3, 0, 1, 2)
+        return list(by_sample.flatten(0, 1)[: self._counts[group]])
+
+
 class KeptChunk(NamedTuple):
     """Single values of the probes of a chunk, and what goes with its samples."""
 
@@ -115,6 +170,7 @@ class SampleDraws:
         self.by_group: list[list[tuple[int, RowSums]]] = []  # the same, once groups were formed
         self.groups: SampleGroups | None = None
         self.passes = 0.0  # what they cost, in passes over the data
+        self.times = 0  # how often probes were added
         self._neurons: dict[str, list[Tensor]] = {}
         self._kept: list[KeptChunk] | None = None  # of the first probes; None if there are none
 
@@ -142,6 +198,7 @@ class SampleDraws:
             self._neurons.setdefault(row, []).append(values)
         self.parts.append((count, sums))
         self.passes += count
+        self.times += 1
         self._kept = kept
 
     @property
@@ -183,6 +240,7 @@ class SampleDraws:
             if count:
                 self.by_group[group].append((count, total))
         self.passes += self.groups.cost(counts)
+        self.times += 1
 
     def neurons(self, row: str) -> list[Estimate]:
         """ρ(j) of every neuron of a layer."""

@@ -39,6 +39,19 @@ class Layout:
             return index // self.repeats(shape)
         return index % self.num_samples
 
+    def repeated(self, values: Tensor, shape: torch.Size) -> Tensor:
+        """Values of each sample, once for each of its entries along the sample dimension.
+
+        >>> Layout(0, False, 2).repeated(torch.tensor([5, 7]), torch.Size([4, 3])).tolist()
+        [5, 7, 5, 7]
+        """
+        repeats, rest = self.repeats(shape), values.shape[1:]
+        if repeats == 1:
+            return values
+        if self.sample_major:
+            return values[:, None].expand(-1, repeats, *rest).reshape(-1, *rest)
+        return values.expand(repeats, -1, *rest).reshape(-1, *rest)
+
     def split(self, x: Tensor) -> Tensor:
         """The tensor with its samples first, shape (N, repeats, …rest)."""
         repeats = self.repeats(x.shape)
