@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,18 +22,21 @@ import torch.nn.functional as F
 from networks import Network, images, trained
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 import spiritlevel as sl
-from spiritlevel.engine import plan, sample_noise, sample_probes, workspace
+from spiritlevel.engine import plan, sample_probes, workspace
 from spiritlevel.engine.sample_probes import SampleProbes
 from spiritlevel.engine.weight_space.probes import WeightProbes
 from spiritlevel.model.surface import Surface
 from spiritlevel.records.measurements import Cost
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-RTOLS = (0.1, 0.03)
-# In forward-backwards: a backward takes twice a forward, and a product twice of both.
-UNITS = Cost(forwards=1, backwards=2, products=6)
+# A later call saves the same whatever the precision.
+CALLS = [("first", 0.1), ("later", 0.1), ("first", 0.03)]
+MAX_PASSES = 400
+NO_KERNEL = ("_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty")
+SUMMED = ("operators", "operators_fb", "flops_fb")
 PURPOSES = [
     (plan, "_check_independent", "plan"),
     (workspace, "make_plan", "plan"),
@@ -44,21 +47,12 @@ PURPOSES = [
 ]
 
 
-def units(cost: Cost) -> float:
-    """What a cost is in forward-backwards of single samples."""
-    return (
-        UNITS.forwards * cost.forwards
-        + UNITS.backwards * cost.backwards
-        + UNITS.products * cost.products
-    ) / (UNITS.forwards + UNITS.backwards)
-
-
 @dataclasses.dataclass
 class Tally:
     """What was done for one purpose."""
 
     operators: int = 0
-    cost: Cost = dataclasses.field(default_factory=Cost)
+    flops: int = 0  # of matrix products and convolutions
     runs: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
@@ -70,16 +64,16 @@ class Counter(TorchDispatchMode):
         self.purposes: list[str] = ["other"]
         self.by_purpose: dict[str, Tally] = collections.defaultdict(Tally)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if not _is_view(func):
-            self.by_purpose[self.purposes[-1]].operators += 1
-        return func(*args, **(kwargs or {}))
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        tally = self.by_purpose[self.purposes[-1]]
+        tally.operators += not _is_view(func)
+        if (count := flop_registry.get(func._overloadpacket)) is not None:
+            tally.flops += count(*args, **(kwargs or {}), out_val=out)
+        return out
 
     def spent(self, cost: Cost) -> None:
         tally = self.by_purpose[self.purposes[-1]]
-        tally.cost += cost
         for name, count in dataclasses.asdict(cost).items():
             if count:
                 tally.runs[f"{name} of {count}"] += 1
@@ -116,6 +110,8 @@ class Counter(TorchDispatchMode):
 @functools.cache
 def _is_view(func: Any) -> bool:
     returned = func._schema.returns
+    if func._overloadpacket.__name__ in NO_KERNEL:
+        return True
     return func.namespace == "aten" and any(
         each.alias_info is not None and not each.alias_info.is_write for each in returned
     )
@@ -200,84 +196,66 @@ def resnet() -> Network:
         embedding_size=16, hidden_sizes=[32, 64, 96, 128], depths=[3, 4, 6, 3], num_labels=1000
     )
     data = images(SAMPLES, 32, 1000, torch.device("cpu"))
-    model = _Flat(ResNetForImageClassification(config)).eval()
-    return model, data
-
-
-class _Flat(Scores):
-    """In eval mode."""
+    return Scores(ResNetForImageClassification(config)).eval(), data
 
 
 NETWORKS = {"ViT": vit, "GPT-2": gpt2, "ConvNeXt": convnext, "ResNet-50": resnet}
 
 
-def counted(network: Any, rtol: float, max_passes: int) -> list[dict[str, Any]]:
-    """A first and a later call, by purpose."""
+def counted(network: Callable[[], Network]) -> list[dict[str, Any]]:
+    """Some calls on a network, by purpose, in forward-backwards of the same data."""
     model, data = network()
-    model.zero_grad(set_to_none=True)
-    with torch.no_grad():
-        loss = float(F.cross_entropy(model(data[0]).flatten(0, -2), data[1].flatten()))
     floor = Counter()
     with floor:
-        F.cross_entropy(model(data[0]).flatten(0, -2), data[1].flatten()).backward()
-    model.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(model(data[0]).flatten(0, -2), data[1].flatten())
+        loss.backward()
+    one = floor.by_purpose["other"]
     rows = []
-    for call in ("first", "later"):
+    for call, rtol in CALLS:
+        if call == "first":
+            model, _ = network()  # of which nothing is known
         counter = Counter()
         with counter.counting():
             report = sl.measure(
-                model, data, measures="curvature.trace", rtol=rtol, max_passes=max_passes
+                model, data, measures="curvature.trace", rtol=rtol, max_passes=MAX_PASSES
             )
-        m, samples = report["curvature.trace"], len(data[0])
-        total = sum(tally.operators for tally in counter.by_purpose.values())
-        spent = sum(units(tally.cost) for tally in counter.by_purpose.values())
-        one = floor.by_purpose["other"].operators
-        rows.append(
-            {
-                "call": call,
-                "rtol": rtol,
-                "loss": loss,
-                "value": m.value,
-                "stderr": m.stderr,
-                "text": m.text,
-                "operators": total,
-                "operators_fb": total / one,
-                "samples_fb": spent / samples,
-                "by_purpose": {
-                    name: {
-                        "operators": tally.operators,
-                        "operators_fb": tally.operators / one,
-                        "samples_fb": units(tally.cost) / samples,
-                        "runs": dict(tally.runs),
-                    }
-                    for name, tally in counter.by_purpose.items()
-                },
+        m = report["curvature.trace"]
+        parts = {
+            name: {
+                "operators": tally.operators,
+                "operators_fb": tally.operators / one.operators,
+                "flops_fb": tally.flops / one.flops,
+                "runs": dict(tally.runs),
             }
-        )
+            for name, tally in counter.by_purpose.items()
+        }
+        found = {"loss": loss.item(), "value": m.value, "stderr": m.stderr, "text": m.text}
+        sums = {key: sum(part[key] for part in parts.values()) for key in SUMMED}
+        rows.append({"call": call, "rtol": rtol, **found, **sums, "by_purpose": parts})
     return rows
 
 
 def main() -> None:
+    """Count on the networks that are named, or on all."""
     parser = argparse.ArgumentParser()
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "operators-cpu.json")
     chosen = parser.parse_args()
-    content = {}
+    content = {"torch": torch.__version__, "networks": {}}
     for name in chosen.networks:
-        content[name] = [row for rtol in RTOLS for row in counted(NETWORKS[name], rtol, 2000)]
-        for row in content[name]:
-            print(
-                f"{name:10s} {row['call']:6s} {row['rtol']:5.0%} {row['operators']:8d} operators, "
-                f"{row['operators_fb']:6.1f} fb of them, {row['samples_fb']:6.1f} fb of samples; "
-                f"loss {row['loss']:.2g}: {row['value']:.4g} ± {row['stderr'] or 0:.2g} {row['text']}"
-            )
+        content["networks"][name] = rows = counted(NETWORKS[name])
+        for row in rows:
+            found = f"{row['value']:.4g} ± {row['stderr'] or 0:.2g}: {row['text']}"
+            print(f"{name:10s} {row['call']} {row['rtol']:.0%} {_shown(row)} {found}")
             for purpose, part in row["by_purpose"].items():
-                runs = ", ".join(f"{n}× {text}" for text, n in sorted(part["runs"].items()))
-                print(
-                    f"    {purpose:14s} {part['operators']:8d}  {part['operators_fb']:6.1f} "
-                    f"{part['samples_fb']:6.1f}  {runs}"
-                )
-    chosen.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+                runs = ", ".join(f"{n}x {text}" for text, n in sorted(part["runs"].items()))
+                print(f"    {purpose:14s} {_shown(part)} {runs}", flush=True)
+        chosen.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _shown(row: dict[str, Any]) -> str:
+    operators, times = row["operators"], row["operators_fb"]
+    return f"{operators:8d} operators, {times:6.1f} fb; {row['flops_fb']:6.1f} fb of work"
 
 
 if __name__ == "__main__":

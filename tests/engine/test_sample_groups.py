@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
 from spiritlevel.engine import sample_draws
-from spiritlevel.engine.sample_draws import SampleGroups
+from spiritlevel.engine.sample_draws import SampleGroups, Stack
 from spiritlevel.model.distributed import Processes
 from spiritlevel.testing import references
 
@@ -133,3 +133,44 @@ def test_shares_follow_the_curvature() -> None:
 )
 def test_where_nothing_is_to_be_gained_all_are_alike(curvatures: Tensor) -> None:
     assert not SampleGroups(curvatures, Processes(join=False)).pay
+
+
+@pytest.mark.parametrize(
+    ("counts", "batches", "rounds"),
+    [
+        ([2, 4, 10], [6, 5], 2),
+        ([4, 12, 40], [6, 6, 5], 4),
+        ([0, 0, 84], [6], 14),
+        ([2, 0, 0], [4], 2),
+        ([0, 0, 0], [], 0),
+    ],
+)
+def test_draws_of_a_sample_stand_beside_each_other_in_full_batches(
+    counts: list[int], batches: list[int], rounds: int
+) -> None:
+    """Each sample has each of its draws once, in batches of about as many rows as the chunk."""
+    group_of, first = torch.tensor([0, 0, 2, 1, 0, 0]), [7, 8, 9]
+    stack = Stack(group_of, counts, first)
+    assert [len(slots.draws) for slots in stack.batches] == batches
+    assert {slots.rounds for slots in stack.batches} <= {rounds}
+    values = [torch.zeros(rounds, 1, 0, dtype=torch.int64)]
+    for slots in stack.batches:
+        assert slots.samples is not None
+        numbers = [100 * slots.samples + slots.draws + i for i in range(rounds)]
+        values.append(torch.stack(numbers)[:, None])
+    for group, count in enumerate(counts):
+        found = stack.draws_of(group, torch.cat(values, dim=2)) if count else []
+        members = 100 * (group_of == group).nonzero().flatten()
+        assert [draw[0].tolist() for draw in found] == [
+            (members + first[group] + draw).tolist() for draw in range(count)
+        ]
+
+
+def test_weights_of_the_classes_count_in_the_groups_too(problem: Problem) -> None:
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 4.0], dtype=torch.float64))
+    dense = references.Truth(*problem, loss)
+    expected = float(dense.hessian(list(dense.parameters)).trace())
+    m = measured(problem, loss=loss, max_passes=40)
+    assert m.stderr is not None
+    assert m.stderr < 0.1 * expected
+    assert abs(m.value - expected) <= 4 * m.stderr  # once in 15,000 times by chance

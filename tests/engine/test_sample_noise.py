@@ -76,6 +76,17 @@ def test_every_sample_and_draw_has_signs_of_its_own(surface):
     assert not torch.equal(one.shared()[:3], first["2.weight"].shared()[:, :IN])
 
 
+def test_draws_beside_each_other_have_signs_of_their_own(surface, hessian):
+    """Several draws of one sample share V alone, and their values have no correlation."""
+    noise = SampleNoise(surface, "trace", ["0.weight"], seed=0)
+    draws = torch.arange(20_000)
+    drawn = noise.of(torch.zeros_like(draws), draws, 5)["0.weight"]
+    found = torch.einsum("ni,ij,nj->n", (xi := matrices(drawn)), hessian, xi)
+    assert abs(found.mean() - hessian.trace()) <= 4 * found.std() / len(found) ** 0.5
+    alone = noise.of(torch.zeros(1, dtype=torch.int64), draws[7:8], 5)["0.weight"]
+    assert torch.equal(matrices(alone)[0], xi[7])  # whatever stands beside it
+
+
 def test_convolutions_whose_windows_overlap_have_noise_of_rank_one(generator):
     """Several weights of one pair of channels would share their signs, and samples correlate."""
     model = nn.Sequential(nn.Conv2d(2, 3, 2, stride=2), nn.Conv2d(3, 3, 2), nn.Flatten()).eval()

@@ -34,6 +34,13 @@ class SampleNoise:
         """The parameters with signs V that all samples share, and the shape of V."""
         return {name: self._shape_of_shared(name) for name in self.names if self._shares(name)}
 
+    @property
+    def of_rank_one(self) -> list[str]:
+        """The parameters with noise r ⊗ q."""
+        if self.kind == "rho":
+            return []
+        return [name for name in self.names if name in self._matrices and name not in self._sharing]
+
     @functools.cached_property
     def _packed(self) -> PackedSigns:
         sizes = [shape.numel() for shape in self._sharing.values()]

@@ -117,6 +117,12 @@ class SampleProbes(AbstractRowProbes):
         """The parameters among these for which it is not known where noise would go."""
         return [n for n in names if plan.routes[n] not in ("single", "sum", "unused")]
 
+    @property
+    def rank_one(self) -> float:
+        """The share of the weights whose noise has rank one, and so varies more."""
+        sizes = {name: self.surface.parameters[name].numel() for name in self.row_of}
+        return sum(sizes[name] for name in self._noise.of_rank_one) / sum(sizes.values())
+
     def neurons(self, operator: Operator, row: str) -> list[Estimate]:
         """ρ(j) of a layer."""
         return self.values[operator].neurons(row)
@@ -312,7 +318,7 @@ class SampleProbes(AbstractRowProbes):
                 continue
             for name, v in parts.items():
                 terms = layout.split(at_least_float(image) * at_least_float(v.detach()))
-                of_use = terms.reshape(count, -1).sum(dim=1, dtype=torch.float64)
+                of_use = terms.sum(dim=tuple(range(1, terms.dim())), dtype=torch.float64)
                 sums[name] = sums[name] + of_use if name in sums else of_use
         return self._together(sums, samples)
 

@@ -73,9 +73,7 @@ class PackedSigns:
         return self._of_byte.index_select(0, chosen).view(-1)[:size].view(shape)
 
 
-def random_bits(
-    seed: int, stream: int | Tensor, rows: Tensor, first: int, last: int
-) -> Tensor:
+def random_bits(seed: int, stream: int | Tensor, rows: Tensor, first: int, last: int) -> Tensor:
     """64 random bits for each row and each counter from `first` up to `last`, as int64."""
     start = _mix_number(seed + _GOLDEN)
     if isinstance(stream, Tensor):

@@ -70,9 +70,7 @@ class BroadcastRule(AbstractRule):
         return BroadcastGradients(module, layout, a)
 
 
-def laid_along(
-    values: Tensor, aligned: list[int], layout: Layout, shape: torch.Size
-) -> Tensor:
+def laid_along(values: Tensor, aligned: list[int], layout: Layout, shape: torch.Size) -> Tensor:
     """Values of each sample, laid along its rows and the parameter's dimensions of an output."""
     others = [size for i, size in enumerate(aligned) if i != layout.dim]
     assert values[0].numel() == math.prod(others)
