@@ -202,7 +202,7 @@ def resnet() -> Network:
 NETWORKS = {"ViT": vit, "GPT-2": gpt2, "ConvNeXt": convnext, "ResNet-50": resnet}
 
 
-def counted(network: Callable[[], Network]) -> list[dict[str, Any]]:
+def counted(network: Callable[[], Network], calls: list[tuple[str, float]]) -> list[dict[str, Any]]:
     """Some calls on a network, by purpose, in forward-backwards of the same data."""
     model, data = network()
     floor = Counter()
@@ -211,7 +211,7 @@ def counted(network: Callable[[], Network]) -> list[dict[str, Any]]:
         loss.backward()
     one = floor.by_purpose["other"]
     rows = []
-    for call, rtol in CALLS:
+    for call, rtol in calls:
         if call == "first":
             model, _ = network()  # of which nothing is known
         counter = Counter()
@@ -239,11 +239,12 @@ def main() -> None:
     """Count on the networks that are named, or on all."""
     parser = argparse.ArgumentParser()
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--calls", type=int, default=len(CALLS), help="so many of them")
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS / "operators-cpu.json")
     chosen = parser.parse_args()
     content = {"torch": torch.__version__, "networks": {}}
     for name in chosen.networks:
-        content["networks"][name] = rows = counted(NETWORKS[name])
+        content["networks"][name] = rows = counted(NETWORKS[name], CALLS[: chosen.calls])
         for row in rows:
             found = f"{row['value']:.4g} ± {row['stderr'] or 0:.2g}: {row['text']}"
             print(f"{name:10s} {row['call']} {row['rtol']:.0%} {_shown(row)} {found}")

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
 from spiritlevel.engine import sample_draws
-from spiritlevel.engine.sample_draws import SampleGroups, Stack
+from spiritlevel.engine.sample_draws import SampleGroups, Slots
 from spiritlevel.model.distributed import Processes
 from spiritlevel.testing import references
 
@@ -136,34 +136,22 @@ def test_where_nothing_is_to_be_gained_all_are_alike(curvatures: Tensor) -> None
 
 
 @pytest.mark.parametrize(
-    ("counts", "batches", "rounds"),
-    [
-        ([2, 4, 10], [6, 5], 2),
-        ([4, 12, 40], [6, 6, 5], 4),
-        ([0, 0, 84], [6], 14),
-        ([2, 0, 0], [4], 2),
-        ([0, 0, 0], [], 0),
-    ],
+    ("count", "most", "rows", "rounds"),
+    [(10, 32, 30, 1), (84, 32, 30, 9), (2, 32, 6, 1), (7, 3, 3, 7), (7, 2, 3, 7), (11, 7, 6, 6)],
 )
-def test_draws_of_a_sample_stand_beside_each_other_in_full_batches(
-    counts: list[int], batches: list[int], rounds: int
+def test_draws_of_a_sample_stand_beside_each_other(
+    count: int, most: int, rows: int, rounds: int
 ) -> None:
-    """Each sample has each of its draws once, in batches of about as many rows as the chunk."""
-    group_of, first = torch.tensor([0, 0, 2, 1, 0, 0]), [7, 8, 9]
-    stack = Stack(group_of, counts, first)
-    assert [len(slots.draws) for slots in stack.batches] == batches
-    assert {slots.rounds for slots in stack.batches} <= {rounds}
-    values = [torch.zeros(rounds, 1, 0, dtype=torch.int64)]
-    for slots in stack.batches:
-        assert slots.samples is not None
-        numbers = [100 * slots.samples + slots.draws + i for i in range(rounds)]
-        values.append(torch.stack(numbers)[:, None])
-    for group, count in enumerate(counts):
-        found = stack.draws_of(group, torch.cat(values, dim=2)) if count else []
-        members = 100 * (group_of == group).nonzero().flatten()
-        assert [draw[0].tolist() for draw in found] == [
-            (members + first[group] + draw).tolist() for draw in range(count)
-        ]
+    """Each of three samples has each of its draws once, in a batch of nearly the rows allowed."""
+    members = torch.tensor([3, 8, 20])
+    slots = Slots.of_group(members, 5, count, most)
+    assert slots.samples is not None
+    assert (len(slots.samples), slots.rounds) == (rows, rounds)
+    values = [(100 * slots.samples + slots.draws + i)[None] for i in range(rounds)]
+    found = slots.in_order(values, count, len(members))
+    assert [draw[0].tolist() for draw in found] == [
+        (100 * members + 5 + draw).tolist() for draw in range(count)
+    ]
 
 
 def test_weights_of_the_classes_count_in_the_groups_too(problem: Problem) -> None:

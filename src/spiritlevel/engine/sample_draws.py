@@ -73,11 +73,10 @@ class SampleGroups:
     def probes(self, passes: int) -> list[int]:
         """Probes of each group that together cost about as much as `passes` over the data.
 
-        At least two or none: the spread of one is unknown. Multiples of the fewest fill batches.
+        At least two or none: the spread of one is unknown.
         """
         counts = [round(passes * rate) for rate in self._rates]
-        least = max(2, min((count for count in counts if count), default=0))
-        return [least * max(1, round(count / least)) if count else 0 for count in counts]
+        return [0 if count < 1 else max(2, count) for count in counts]
 
     def cost(self, counts: Sequence[int]) -> float:
         """What these probes cost, in passes over the data."""
@@ -110,46 +109,22 @@ class Slots(NamedTuple):
         """Every sample of a chunk in the same draws."""
         return cls(None, torch.full((count,), first), rounds)
 
+    @classmethod
+    def of_group(cls, members: Tensor, first: int, count: int, most: int) -> Slots:
+        """`count` draws of a few samples, as many beside each other as `most` rows have room for.
 
-class Stack:
-    """Draws of a chunk by groups, with several of a sample beside each other in full batches.
-
-    A few samples that get many draws would make small batches, one after another. So each batch has
-    about as many rows as the chunk, and a sample as many of them as it needs.
-    """
-
-    def __init__(self, group_of: Tensor, counts: Sequence[int], first: Sequence[int]) -> None:
-        """`counts` draws of each group of samples, whose numbers start with those in `first`."""
-        self._group_of, self._counts = group_of, counts
-        wanted = torch.tensor(counts)[group_of]
-        most = max(1, len(group_of))  # rows of a batch
-        least = min((count for count in wanted.tolist() if count), default=1)
-        self.rounds = min(least, -(-int(wanted.sum()) // most))
-        rows = -(-wanted // max(1, self.rounds))
-        self._rows = rows.tolist()
-        samples = torch.arange(len(group_of)).repeat_interleave(rows)
-        before = (rows.cumsum(0) - rows)[samples]
-        copies = torch.arange(len(samples)) - before
-        draws = torch.tensor(first)[group_of][samples] + self.rounds * copies
-        self._samples, number = samples, max(1, -(-len(samples) // most))
-        self.batches = [
-            Slots(of_batch, numbers, self.rounds)
-            for of_batch, numbers in zip(
-                samples.tensor_split(number), draws.tensor_split(number), strict=True
-            )
-            if len(of_batch)
-        ]
-
-    def draws_of(self, group: int, values: Tensor) -> list[Tensor]:
-        """The draws of a group's samples, each of shape (rows, N).
-
-        `values` are those of all batches one after another, shape: (rounds, rows, slots).
+        A batch of the samples alone would be small, and take about as long.
         """
-        of_group = values[:, :, (self._group_of[self._samples] == group).to(values.device)]
-        members = int((self._group_of == group).sum())
-        rounds, rows, _ = of_group.shape
-        by_sample = of_group.reshape(rounds, rows, members, -1).permute(3, 0, 1, 2)
-        return list(by_sample.flatten(0, 1)[: self._counts[group]])
+        copies = max(1, min(count, most // len(members)))
+        rounds = -(-count // copies)
+        copies = -(-count // rounds)
+        draws = first + rounds * torch.arange(copies).repeat_interleave(len(members))
+        return cls(members.repeat(copies), draws, rounds)
+
+    def in_order(self, values: Sequence[Tensor], count: int, members: int) -> list[Tensor]:
+        """One tensor for each draw of a group, from those of each round, shape: (rows, slots)."""
+        by_copy = torch.stack(list(values)).unflatten(2, (-1, members))  # (rounds, rows, copies, N)
+        return list(by_copy.permute(2, 0, 1, 3).flatten(0, 1)[:count])
 
 
 class KeptChunk(NamedTuple):

@@ -39,7 +39,7 @@ from .estimate import Estimate
 from .plan import MeasuringPlan
 from .recorded_runs import Places, RecordedRuns, edges_of, second_derivatives
 from .row_probes import AbstractRowProbes
-from .sample_draws import KeptChunk, SampleDraws, Slots, Stack
+from .sample_draws import KeptChunk, SampleDraws, Slots
 from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
@@ -207,20 +207,19 @@ class SampleProbes(AbstractRowProbes):
         with surface.processes.together(), full_precision(), twice_differentiable():
             for where, batch in surface.chunks(self.workspace.product_chunk):
                 with torch.no_grad():
-                    outputs, targets = surface.outputs(batch, where=where)
-                    weights = surface.loss.weights(outputs, targets).double()
-                group_of = groups.of(self._curvatures(outputs, targets))
-                stack, values = Stack(group_of, counts, first), []
-                for slots in stack.batches:
+                    curvatures = self._curvatures(*surface.outputs(batch, where=where))
+                group_of = groups.of(curvatures)
+                for group, count in enumerate(counts):
+                    index = (group_of == group).nonzero().flatten()
+                    if count == 0 or not len(index):
+                        continue
+                    slots = Slots.of_group(index, first[group], count, len(group_of))
                     assert slots.samples is not None
                     part = _batches.take(batch, slots.samples.to(surface.device))
-                    found, _, _ = self._run(part, where, slots, drawn.times, [operator])
-                    values.append(torch.stack([draw.rows for draw in found[operator]]))
-                for group, count in enumerate(counts):
-                    members = group_of == group
-                    if count and members.any():
-                        draws = stack.draws_of(group, torch.cat(values, dim=2))
-                        sums[group].add(draws, weights[members.to(weights.device)])
+                    found, weights, _ = self._run(part, where, slots, drawn.times, [operator])
+                    values = [draw.rows for draw in found[operator]]
+                    draws = slots.in_order(values, count, len(index))
+                    sums[group].add(draws, weights[: len(index)])
         for total in sums:
             total.reduce(self.surface.processes)
         drawn.add_groups(counts, sums)

@@ -28,22 +28,12 @@ class Layout:
         """How many entries each sample has along the sample dimension."""
         return shape[self.dim] // self.num_samples
 
-    def sample_of_rows(self, shape: torch.Size) -> Tensor:
-        """The number of the sample that each entry along the sample dimension belongs to.
-
-        >>> Layout(0, False, 2).sample_of_rows(torch.Size([4, 3])).tolist()
-        [0, 1, 0, 1]
-        """
-        index = torch.arange(shape[self.dim])
-        if self.sample_major:
-            return index // self.repeats(shape)
-        return index % self.num_samples
-
     def repeated(self, values: Tensor, shape: torch.Size) -> Tensor:
         """Values of each sample, once for each of its entries along the sample dimension.
 
-        >>> Layout(0, False, 2).repeated(torch.tensor([5, 7]), torch.Size([4, 3])).tolist()
-        [5, 7, 5, 7]
+        >>> values, shape = torch.tensor([5, 7]), torch.Size([4, 3])
+        >>> [Layout(0, major, 2).repeated(values, shape).tolist() for major in (True, False)]
+        [[5, 5, 7, 7], [5, 7, 5, 7]]
         """
         repeats, rest = self.repeats(shape), values.shape[1:]
         if repeats == 1:
