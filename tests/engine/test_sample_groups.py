@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import spiritlevel as sl
 from spiritlevel.engine import sample_draws
-from spiritlevel.engine.sample_draws import SampleGroups
+from spiritlevel.engine.sample_draws import SampleGroups, Slots
 from spiritlevel.model.distributed import Processes
 from spiritlevel.testing import references
 
@@ -133,3 +133,32 @@ def test_shares_follow_the_curvature() -> None:
 )
 def test_where_nothing_is_to_be_gained_all_are_alike(curvatures: Tensor) -> None:
     assert not SampleGroups(curvatures, Processes(join=False)).pay
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "rows", "rounds"),
+    [(10, 32, 30, 1), (84, 32, 30, 9), (2, 32, 6, 1), (7, 3, 3, 7), (7, 2, 3, 7), (11, 7, 6, 6)],
+)
+def test_draws_of_a_sample_stand_beside_each_other(
+    count: int, most: int, rows: int, rounds: int
+) -> None:
+    """Each of three samples has each of its draws once, in a batch of nearly the rows allowed."""
+    members = torch.tensor([3, 8, 20])
+    slots = Slots.of_group(members, 5, count, most)
+    assert slots.samples is not None
+    assert (len(slots.samples), slots.rounds) == (rows, rounds)
+    values = [(100 * slots.samples + slots.draws + i)[None] for i in range(rounds)]
+    found = slots.in_order(values, count, len(members))
+    assert [draw[0].tolist() for draw in found] == [
+        (100 * members + 5 + draw).tolist() for draw in range(count)
+    ]
+
+
+def test_weights_of_the_classes_count_in_the_groups_too(problem: Problem) -> None:
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 4.0], dtype=torch.float64))
+    dense = references.Truth(*problem, loss)
+    expected = float(dense.hessian(list(dense.parameters)).trace())
+    m = measured(problem, loss=loss, max_passes=40)
+    assert m.stderr is not None
+    assert m.stderr < 0.1 * expected
+    assert abs(m.value - expected) <= 4 * m.stderr  # once in 15,000 times by chance

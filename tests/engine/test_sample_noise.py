@@ -35,8 +35,13 @@ def matrices(noise, weight=None):
 
 def values(surface, kind, hessian, samples, streams):
     noise = SampleNoise(surface, kind, ["0.weight"], seed=0)
-    drawn = [matrices(noise.of(torch.arange(samples), stream)["0.weight"]) for stream in streams]
+    drawn = [matrices(drawn_of(noise, samples, stream)["0.weight"]) for stream in streams]
     return torch.stack([torch.einsum("ni,ij,nj->n", xi, hessian, xi) for xi in drawn])
+
+
+def drawn_of(noise, samples, draw):
+    """The noise of a draw with signs V of its own."""
+    return noise.of(torch.arange(samples), torch.full((samples,), draw), draw)
 
 
 def test_it_varies_like_a_full_matrix_of_signs(surface, hessian):
@@ -62,7 +67,7 @@ def test_samples_that_share_signs_have_no_correlation(surface, hessian, kind):
 
 def test_every_sample_and_draw_has_signs_of_its_own(surface):
     noise = SampleNoise(surface, "trace", ["0.weight", "2.weight"], seed=0)
-    first, again = (noise.of(torch.arange(3), stream) for stream in (0, 1))
+    first, again = (drawn_of(noise, 3, draw) for draw in (0, 1))
     one, other = first["0.weight"], again["0.weight"]
     assert not torch.equal(one.first[0], one.first[1])
     assert not torch.equal(one.second[0], one.second[1])
@@ -71,12 +76,24 @@ def test_every_sample_and_draw_has_signs_of_its_own(surface):
     assert not torch.equal(one.shared()[:3], first["2.weight"].shared()[:, :IN])
 
 
+def test_draws_beside_each_other_have_signs_of_their_own(surface, hessian):
+    """Several draws of one sample share V alone, and their values have no correlation."""
+    noise = SampleNoise(surface, "trace", ["0.weight"], seed=0)
+    draws = torch.arange(20_000)
+    drawn = noise.of(torch.zeros_like(draws), draws, 5)["0.weight"]
+    found = torch.einsum("ni,ij,nj->n", (xi := matrices(drawn)), hessian, xi)
+    assert abs(found.mean() - hessian.trace()) <= 4 * found.std() / len(found) ** 0.5
+    alone = noise.of(torch.zeros(1, dtype=torch.int64), draws[7:8], 5)["0.weight"]
+    assert torch.equal(matrices(alone)[0], xi[7])  # whatever stands beside it
+
+
 def test_convolutions_whose_windows_overlap_have_noise_of_rank_one(generator):
     """Several weights of one pair of channels would share their signs, and samples correlate."""
     model = nn.Sequential(nn.Conv2d(2, 3, 2, stride=2), nn.Conv2d(3, 3, 2), nn.Flatten()).eval()
     x = torch.randn(4, 2, 4, 4, generator=generator)
     surface = Surface(model, [(x, torch.arange(4) % 3)])
-    noise = SampleNoise(surface, "trace", ["0.weight", "1.weight"], seed=0).of(torch.arange(4), 0)
+    noise = SampleNoise(surface, "trace", ["0.weight", "1.weight"], seed=0)
+    noise = drawn_of(noise, 4, 0)
     assert isinstance(noise["0.weight"], SignedNoise)
     assert isinstance(noise["1.weight"], RankOneNoise)
 
@@ -89,7 +106,7 @@ def test_of_separate_windows_the_output_is_that_of_the_changed_kernel(kernel, st
     x = torch.randn(4, 2, 7, 8, generator=generator, dtype=torch.float64)
     model(x)
     surface = Surface(model.eval(), [(x, torch.arange(4) % 3)])
-    noise = SampleNoise(surface, "trace", ["0.weight"], seed=0).of(torch.arange(4), 0)["0.weight"]
+    noise = drawn_of(SampleNoise(surface, "trace", ["0.weight"], seed=0), 4, 0)["0.weight"]
     shape = surface.parameters["0.weight"].shape
     made = noise.first[:, :, None] * noise.shared().flatten(1) * noise.second[:, None, :]
     expected = [

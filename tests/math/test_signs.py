@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from spiritlevel.math.signs import random_signs
+from spiritlevel.math.signs import PackedSigns, random_signs
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # of SplitMix64
@@ -37,6 +37,30 @@ def test_bits_are_those_of_splitmix(seed, stream):
     found = signs(seed, stream, rows, count=130)
     plain = [[plain_sign(seed, stream, row, place) for place in range(130)] for row in rows]
     assert found.tolist() == plain
+
+
+def test_rows_may_have_streams_of_their_own():
+    rows, streams = torch.tensor([3, 3, 4]), torch.tensor([7, 1003, 0])
+    found = random_signs(-5, streams, rows, 70, torch.float64)
+    plain = [
+        [plain_sign(-5 & MASK, stream, row, place) for place in range(70)]
+        for stream, row in zip(streams.tolist(), rows.tolist(), strict=True)
+    ]
+    assert found.tolist() == plain
+
+
+def test_packed_signs_are_the_same_bits_tensor_by_tensor():
+    """Each tensor starts with a word of its own."""
+    shapes = [torch.Size([3]), torch.Size([10, 13]), torch.Size([2, 2, 2]), torch.Size([0])]
+    packed = PackedSigns([s.numel() for s in shapes], torch.float32, torch.device("cpu"))
+    drawn = packed.drawn(11, 1 << 32, 6)
+    assert drawn.nbytes == 8 * (1 + 3 + 1)
+    for number, (shape, word) in enumerate(zip(shapes, (0, 1, 4, 5), strict=True)):
+        found = packed.of(drawn, number, shape)
+        assert found.shape == shape
+        assert found.dtype is torch.float32
+        places = range(64 * word, 64 * word + shape.numel())
+        assert found.flatten().tolist() == [plain_sign(11, 1 << 32, 6, i) for i in places]
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 128, 129, 1000])

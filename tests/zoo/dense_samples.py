@@ -22,6 +22,7 @@ from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.moments import Moments
 from spiritlevel.engine.plan import MeasuringPlan
 from spiritlevel.engine.precision import Precision
+from spiritlevel.engine.sample_draws import Slots
 from spiritlevel.engine.sample_probes import SampleProbes, _ProbeValues
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import ChunkValues, SweepSums
@@ -129,17 +130,18 @@ class DenseSampleProbes(SampleProbes):
         self,
         batch: Any,
         where: Any,
-        streams: range,
+        slots: Slots,
+        number: int,
         operators: Sequence[Operator],
-        index: Tensor | None = None,
         noting: bool = False,
     ) -> tuple[dict[Operator, list[_ProbeValues]], Tensor, Tensor]:
-        surface, names = self.surface, list(self.row_of)
+        surface, names, index = self.surface, list(self.row_of), slots.samples
         count = len(self.problem.x)
         samples = torch.arange(count) if index is None else index
         with torch.no_grad():
             curvatures = self._curvatures(*surface.outputs(batch, where=where))
-        noise = [self._noise.of(samples, stream) for stream in streams]
+        rounds = range(slots.rounds)
+        noise = [self._noise.of(samples, slots.draws + i, number) for i in rounds]
         found = {}
         for operator in operators:
             if operator not in self._block:

@@ -44,6 +44,11 @@ class AbstractRowProbes(abc.ABC):
     def draw(self, operators: Sequence[Operator], count: int) -> None:
         """Draw `count` more probes, with the same noise for each operator."""
 
+    def draw_glance(self, operators: Sequence[Operator], max_passes: int) -> None:
+        """A few probes of those of these operators that have none."""
+        if missing := [each for each in operators if each not in self.operators]:
+            self.draw(missing, max(2, min(self.glance, max_passes // 2)))
+
     @abc.abstractmethod
     def estimate(self, operator: Operator, factors: Factors) -> Estimate:
         """Σ over rows of factor × value."""

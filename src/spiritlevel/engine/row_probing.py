@@ -20,6 +20,7 @@ from .data_pass import NEEDS, Needs
 from .estimate import Estimate
 from .precision import Precision
 from .refine import (
+    GROWTH,
     AbstractDraws,
     Outlook,
     first_look,
@@ -38,9 +39,14 @@ from .weight_space.probes import PILOT, WeightProbes
 from .weight_space.products import SMALL
 from .workspace import Workspace
 
-# If as many sample probes as that seem to be needed after a few more, weight probes are looked at.
-A_FEW_SAMPLE_PROBES, MANY_SAMPLE_PROBES = 8, 48
-WEIGHT_PROBE = 4  # what one costs, in sample probes: a product needs the gradients of all weights
+# A sample probe costs 1.1 forward-backwards, and two of the residual 3, before a sweep of at least
+# 5: up to so many of the Hessian are drawn without looking at the residual.
+A_FEW_SAMPLE_PROBES = 24
+# A look at weight probes costs 13, so many must be needed. And these vary less only where the noise
+# of the samples has rank one: in so much of the weights at least.
+MANY_SAMPLE_PROBES, RANK_ONE = 48, 0.1
+TELLING = 8  # sample probes that tell how many are needed
+WEIGHT_PROBE = 2  # what one costs, in sample probes: a product needs the gradients of all weights
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
 
@@ -145,26 +151,24 @@ class RowProbing:
 
         Few samples with large gradients may decide: then noise of the weights varies less.
         """
-        samples, asked = self._probes, self.precision
-        if not asked.way.cheapest or self._converged():
+        samples, operator, judged = self._probes, self.operator, self.of_probed(self.whole)
+        assert isinstance(samples, SampleProbes)
+        if samples.rank_one < RANK_ONE or not self._many():
             return False
-        while (needed := self.sufficient()) >= A_FEW_SAMPLE_PROBES:
-            if not (more := self._more_to_tell()):
-                break
-            samples.draw([self.operator], more)
-        if self._converged() or needed < MANY_SAMPLE_PROBES:
+        more = min(TELLING - samples.count(operator), self.precision.max_passes - samples.passes)
+        if more >= samples.least:  # two alone say little about how many are needed
+            samples.draw([operator], more)
+        if not self._many():
             return False
-        judged = self.of_probed(self.whole)
         rival = shared_probes(self.workspace, self.kind, self.probed)
-        _draw_both(rival, asked)
-        least = min(rival.spread(each, judged, rival.common) for each in rival.operators)
-        return WEIGHT_PROBE * least < samples.spread(self.operator, judged, samples.common)
+        rival.draw_glance([operator], self.precision.max_passes)
+        ours = samples.spread(operator, judged, samples.common)
+        return WEIGHT_PROBE * rival.spread(operator, judged, rival.count(operator)) < ours
 
-    def _more_to_tell(self) -> int:
-        """As many probes again, up to a few: two alone say little about how many are needed."""
-        probes, count = self._probes, self._probes.count(self.operator)
-        left = min(A_FEW_SAMPLE_PROBES - count, self.precision.max_passes - probes.passes)
-        return min(count, left) if left >= probes.least else 0
+    def _many(self) -> bool:
+        """Whether many sample probes are still needed, and others may take their place."""
+        enough = not self.precision.way.cheapest or self._converged()
+        return not enough and self.sufficient() >= MANY_SAMPLE_PROBES
 
     def _choose(self) -> None:
         """Probe the residual or the Hessian, whichever varies less.
@@ -172,8 +176,8 @@ class RowProbing:
         A few probes show a large difference. A small one matters only if many probes will follow,
         and then more probes of both are cheap by comparison.
         """
-        probes = self._probes
-        _draw_both(probes, self.precision)
+        probes = shared_probes(self.workspace, self.kind, self.probed)
+        probes.draw_glance(["residual", "hessian"], self.precision.max_passes)
         self._take_less_varying()
         self._draw_pilot(self.operator)
         if probes.pilot == probes.glance or self._converged():
@@ -364,16 +368,10 @@ class FewProbes(RowDraws):
         return 1.05 * sufficient_count(self, budget) > budget.max_passes
 
     def next_stage(self, estimate: Estimate, enough: float) -> int:
-        """All that are needed; without an interval, as many as often give one."""
+        """All that seem to be needed; without an interval, as many as often give one."""
         if estimate.unknown:
             return self.count + self.least
-        return math.ceil(1.05 * enough) - (self.passes - self.count)
-
-
-def _draw_both(probes: AbstractRowProbes, asked: Precision) -> None:
-    """A few probes of residual and Hessian, unless there are some."""
-    if not probes.operators:
-        probes.draw(["residual", "hessian"], max(2, min(probes.glance, asked.max_passes // 2)))
+        return math.ceil(1.05 * min(enough, GROWTH * self.count)) - (self.passes - self.count)
 
 
 def shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:

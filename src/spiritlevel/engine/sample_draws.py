@@ -97,6 +97,36 @@ def joined(groups: Sequence[tuple[float, Estimate]]) -> Estimate:
     return total
 
 
+class Slots(NamedTuple):
+    """What the rows of a batch are for: each is a sample in some draws, one in every round."""
+
+    samples: Tensor | None  # places in the chunk, maybe several times the same; None: all as is
+    draws: Tensor  # of the first round, by the numbers of that sample's draws
+    rounds: int  # products of the batch, one after another
+
+    @classmethod
+    def of_all(cls, count: int, first: int, rounds: int) -> Slots:
+        """Every sample of a chunk in the same draws."""
+        return cls(None, torch.full((count,), first), rounds)
+
+    @classmethod
+    def of_group(cls, members: Tensor, first: int, count: int, most: int) -> Slots:
+        """`count` draws of a few samples, as many beside each other as `most` rows have room for.
+
+        A batch of the samples alone would be small, and take about as long.
+        """
+        copies = max(1, min(count, most // len(members)))
+        rounds = -(-count // copies)
+        copies = -(-count // rounds)
+        draws = first + rounds * torch.arange(copies).repeat_interleave(len(members))
+        return cls(members.repeat(copies), draws, rounds)
+
+    def in_order(self, values: Sequence[Tensor], count: int, members: int) -> list[Tensor]:
+        """One tensor for each draw of a group, from those of each round, shape: (rows, slots)."""
+        by_copy = torch.stack(list(values)).unflatten(2, (-1, members))  # (rounds, rows, copies, N)
+        return list(by_copy.permute(2, 0, 1, 3).flatten(0, 1)[:count])
+
+
 class KeptChunk(NamedTuple):
     """Single values of the probes of a chunk, and what goes with its samples."""
 
@@ -115,6 +145,7 @@ class SampleDraws:
         self.by_group: list[list[tuple[int, RowSums]]] = []  # the same, once groups were formed
         self.groups: SampleGroups | None = None
         self.passes = 0.0  # what they cost, in passes over the data
+        self.times = 0  # how often probes were added
         self._neurons: dict[str, list[Tensor]] = {}
         self._kept: list[KeptChunk] | None = None  # of the first probes; None if there are none
 
@@ -142,6 +173,7 @@ class SampleDraws:
             self._neurons.setdefault(row, []).append(values)
         self.parts.append((count, sums))
         self.passes += count
+        self.times += 1
         self._kept = kept
 
     @property
@@ -183,6 +215,7 @@ class SampleDraws:
             if count:
                 self.by_group[group].append((count, total))
         self.passes += self.groups.cost(counts)
+        self.times += 1
 
     def neurons(self, row: str) -> list[Estimate]:
         """ρ(j) of every neuron of a layer."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ..math.signs import random_signs
+from ..math.signs import PackedSigns, random_signs
 from ..model.layers.embedding import EmbeddingRule
 from ..model.layers.output_changes import ColumnNoise, Noise, RankOneNoise, SignedNoise
 from ..model.layers.patches import ConvRule, LinearRule, TransposedLinearRule
@@ -18,7 +18,7 @@ from ..model.weight_matrices import WeightMatrix
 from .sweep.sums import RowKind
 
 _STREAM = 1 << 20  # of random numbers, different from those of all other probes
-_SHARED = 1 << 32  # and of the signs that all samples share: this many for each parameter
+_SHARED = 1 << 32  # and of the signs that all samples share
 
 
 class SampleNoise:
@@ -29,9 +29,28 @@ class SampleNoise:
         self.surface, self.kind, self.names, self.seed = surface, kind, list(names), seed
         self._matrices = {matrix.name: matrix for matrix in surface.matrices.values()}
 
-    def of(self, samples: Tensor, stream: int) -> dict[str, Noise]:
-        """ξ of every parameter for every sample.
+    @functools.cached_property
+    def _sharing(self) -> dict[str, torch.Size]:
+        """The parameters with signs V that all samples share, and the shape of V."""
+        return {name: self._shape_of_shared(name) for name in self.names if self._shares(name)}
 
+    @property
+    def of_rank_one(self) -> list[str]:
+        """The parameters with noise r ⊗ q."""
+        if self.kind == "rho":
+            return []
+        return [name for name in self.names if name in self._matrices and name not in self._sharing]
+
+    @functools.cached_property
+    def _packed(self) -> PackedSigns:
+        sizes = [shape.numel() for shape in self._sharing.values()]
+        return PackedSigns(sizes, self.surface.dtype, self.surface.device)
+
+    def of(self, samples: Tensor, draws: Tensor, number: int) -> dict[str, Noise]:
+        """ξ of every parameter for every sample, whose draws have these numbers of its own.
+
+        `number` is that of V. Several draws may have the same: whatever V is, the signs of the
+        samples and draws alone make their values uncorrelated, with the right mean.
         Of a matrix it is diag(r) V diag(q), with signs r and q of the sample and signs V that all
         samples share, or r ⊗ q; of all others it is full. For ρ each column of a matrix has a sign.
 
@@ -39,7 +58,8 @@ class SampleNoise:
         """
         sizes = {name: self.signs_of(name) for name in self.names}
         count = sum(sum(pair) for pair in sizes.values())
-        signs = random_signs(self.seed, _STREAM + stream, samples, count, self.surface.dtype)
+        signs = random_signs(self.seed, _STREAM + draws, samples, count, self.surface.dtype)
+        shared = self._packed.drawn(self.seed, _SHARED, number) if self._sharing else signs
         noise: dict[str, Noise] = {}
         start = 0
         for name, (first, second) in sizes.items():
@@ -49,8 +69,8 @@ class SampleNoise:
                 matrix = self._matrices[name]
                 on_rows = not matrix.rule.rows_first
                 noise[name] = ColumnNoise(along, matrix.parameter.detach(), on_rows)
-            elif self._has_shared_signs(name):
-                noise[name] = self._signed(name, along, across, stream)
+            elif name in self._sharing:
+                noise[name] = self._signed(name, along, across, shared)
             elif self.kind == "kappa":
                 noise[name] = self._relative(name, along, across)
             else:
@@ -69,14 +89,14 @@ class SampleNoise:
             return shape[0], math.prod(shape[1:])
         return self.surface.parameters[name].numel(), 0
 
-    def _has_shared_signs(self, name: str) -> bool:
+    def _shares(self, name: str) -> bool:
         """Whether ξ may be diag(r) V diag(q), which varies less than r ⊗ q.
 
         Only in a plain linear map do the values of different samples stay uncorrelated. For κ, V
         has as many rows and columns as there are inputs: too many of those that a table has.
         """
         matrix = self._matrices.get(name)
-        if matrix is None:
+        if matrix is None or self.kind == "rho":
             return False
         if self.kind == "trace" and (
             type(matrix.rule) is EmbeddingRule or _has_separate_windows(matrix)
@@ -84,18 +104,16 @@ class SampleNoise:
             return True
         return type(matrix.rule) in (LinearRule, TransposedLinearRule)
 
-    def _signed(self, name: str, along: Tensor, across: Tensor, stream: int) -> SignedNoise:
-        parameter = self._matrices[name].parameter
-        of_kappa = self.kind == "kappa"
-        shape = torch.Size([across.shape[1]] * 2) if of_kappa else parameter.shape
-        number = _SHARED * (1 + self.names.index(name)) + stream
-        shared = functools.partial(self._shared_signs, number, shape)
-        return SignedNoise(along, across, shared, parameter.detach() if of_kappa else None)
+    def _shape_of_shared(self, name: str) -> torch.Size:
+        if self.kind == "kappa":
+            return torch.Size([self._matrix(name).shape[2]] * 2)
+        return self.surface.parameters[name].shape
 
-    def _shared_signs(self, number: int, shape: torch.Size) -> Tensor:
-        rows = torch.arange(shape[0], device=self.surface.device)
-        signs = random_signs(self.seed, number, rows, shape[1:].numel(), self.surface.dtype)
-        return signs.reshape(shape)
+    def _signed(self, name: str, along: Tensor, across: Tensor, drawn: Tensor) -> SignedNoise:
+        number = list(self._sharing).index(name)
+        shared = functools.partial(self._packed.of, drawn, number, self._sharing[name])
+        weight = self._matrices[name].parameter.detach() if self.kind == "kappa" else None
+        return SignedNoise(along, across, shared, weight)
 
     def _matrix(self, name: str) -> Tensor:
         matrix = self._matrices[name]

@@ -39,7 +39,7 @@ from .estimate import Estimate
 from .plan import MeasuringPlan
 from .recorded_runs import Places, RecordedRuns, edges_of, second_derivatives
 from .row_probes import AbstractRowProbes
-from .sample_draws import KeptChunk, SampleDraws
+from .sample_draws import KeptChunk, SampleDraws, Slots
 from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
@@ -117,6 +117,12 @@ class SampleProbes(AbstractRowProbes):
         """The parameters among these for which it is not known where noise would go."""
         return [n for n in names if plan.routes[n] not in ("single", "sum", "unused")]
 
+    @property
+    def rank_one(self) -> float:
+        """The share of the weights whose noise has rank one, and so varies more."""
+        sizes = {name: self.surface.parameters[name].numel() for name in self.row_of}
+        return sum(sizes[name] for name in self._noise.of_rank_one) / sum(sizes.values())
+
     def neurons(self, operator: Operator, row: str) -> list[Estimate]:
         """ρ(j) of a layer."""
         return self.values[operator].neurons(row)
@@ -162,6 +168,7 @@ class SampleProbes(AbstractRowProbes):
 
     def _draw_for_all(self, operators: Sequence[Operator], count: int) -> None:
         first = min(map(self.count, operators))
+        number = min(self.values[operator].times for operator in operators)
         sums = {operator: self.values[operator].new_sums() for operator in operators}
         neurons = {operator: self._no_neurons(count) for operator in operators}
         # for ρ, whose neurons vary apart from each other, all samples get the same probes
@@ -172,20 +179,19 @@ class SampleProbes(AbstractRowProbes):
         kept: dict[Operator, list[KeptChunk]] = {operator: [] for operator in operators}
         with self.surface.processes.together(), full_precision(), twice_differentiable():
             for where, batch in self.surface.chunks(self.workspace.product_chunk):
-                streams = range(first, first + count)
+                slots = Slots.of_all(_batches.num_samples(batch), first, count)
                 noting = any(keeping.values())
-                found, weights, curvatures = self._run(
-                    batch, where, streams, operators, noting=noting
-                )
+                run = self._run(batch, where, slots, number, operators, noting=noting)
+                found, weights, curvatures = run
                 for operator, draws in found.items():
-                    sums[operator].add([draw.rows for draw in draws], weights)
+                    rows = [draw.rows for draw in draws]
+                    sums[operator].add(rows, weights)
                     if keeping[operator]:
-                        values = torch.stack([draw.rows for draw in draws])
-                        chunk = KeptChunk(values.cpu(), weights.cpu(), curvatures)
+                        chunk = KeptChunk(torch.stack(rows).cpu(), weights.cpu(), curvatures)
                         kept[operator].append(chunk)
-                    for number, draw in enumerate(draws):
+                    for i, draw in enumerate(draws):
                         for row, of_row in draw.neurons.items():
-                            neurons[operator][row][number] += of_row
+                            neurons[operator][row][i] += of_row
         for operator, total in sums.items():
             total.reduce(self.surface.processes)
             self.surface.processes.sum_(*neurons[operator].values())
@@ -194,23 +200,26 @@ class SampleProbes(AbstractRowProbes):
 
     def _draw_by_group(self, operator: Operator, drawn: SampleDraws, counts: list[int]) -> None:
         """Another number of probes for each group of samples, in one pass over the data."""
-        groups = drawn.groups
+        groups, surface = drawn.groups, self.surface
         assert groups is not None
         sums = [drawn.new_sums() for _ in counts]
-        with self.surface.processes.together(), full_precision(), twice_differentiable():
-            for where, batch in self.surface.chunks(self.workspace.product_chunk):
+        first = [drawn.count_of(group) for group in range(len(counts))]
+        with surface.processes.together(), full_precision(), twice_differentiable():
+            for where, batch in surface.chunks(self.workspace.product_chunk):
                 with torch.no_grad():
-                    curvatures = self._curvatures(*self.surface.outputs(batch, where=where))
+                    curvatures = self._curvatures(*surface.outputs(batch, where=where))
                 group_of = groups.of(curvatures)
                 for group, count in enumerate(counts):
                     index = (group_of == group).nonzero().flatten()
                     if count == 0 or not len(index):
                         continue
-                    start = drawn.count_of(group)
-                    part = _batches.take(batch, index.to(self.surface.device))
-                    streams = range(start, start + count)
-                    found, weights, _ = self._run(part, where, streams, [operator], index)
-                    sums[group].add([draw.rows for draw in found[operator]], weights)
+                    slots = Slots.of_group(index, first[group], count, len(group_of))
+                    assert slots.samples is not None
+                    part = _batches.take(batch, slots.samples.to(surface.device))
+                    found, weights, _ = self._run(part, where, slots, drawn.times, [operator])
+                    values = [draw.rows for draw in found[operator]]
+                    draws = slots.in_order(values, count, len(index))
+                    sums[group].add(draws, weights[: len(index)])
         for total in sums:
             total.reduce(self.surface.processes)
         drawn.add_groups(counts, sums)
@@ -222,17 +231,17 @@ class SampleProbes(AbstractRowProbes):
         self,
         batch: Any,
         where: BatchLocation,
-        streams: range,
+        slots: Slots,
+        number: int,
         operators: Sequence[Operator],
-        index: Tensor | None = None,
         noting: bool = False,
     ) -> tuple[dict[Operator, list[_ProbeValues]], Tensor, Tensor]:
-        """The values of each operator for each stream, the samples' weights and curvatures.
+        """The values of each operator in each round, the samples' weights and curvatures.
 
-        `index` says which samples of the chunk the batch holds; None: all of them. Without `noting`
-        there are no curvatures.
+        `number` is that of the signs that all samples share. Without `noting` there are no
+        curvatures.
         """
-        surface = self.surface
+        surface, index = self.surface, slots.samples
         with self._runs.run(batch, where, index) as run:
             outputs, targets, places = run
             with torch.enable_grad():
@@ -244,13 +253,13 @@ class SampleProbes(AbstractRowProbes):
                 samples = self._numbers.of(where, len(outputs))
             else:
                 samples = self._numbers.of(where, 1) + index.to(surface.device)
-            found = {}
+            draws, found = slots.draws.to(surface.device), {}
             for operator in operators:
                 with surface.numbers.fast():
                     gradients = self._gradients(operator, total, wide, places)
                     found[operator] = [
-                        self._values(gradients, places, samples, stream, len(outputs))
-                        for stream in streams
+                        self._values(gradients, places, samples, draws + i, number)
+                        for i in range(slots.rounds)
                     ]
             return found, weights, curvatures
 
@@ -281,11 +290,11 @@ class SampleProbes(AbstractRowProbes):
         gradients: list[Tensor | None],
         places: Places,
         samples: Tensor,
-        stream: int,
-        count: int,
+        draws: Tensor,
+        number: int,
     ) -> _ProbeValues:
         """⟨v, ∂²ℓ/∂e² v⟩ of every row and sample for one probe, shape (rows, N)."""
-        noise = self._noise.of(samples, stream)
+        noise = self._noise.of(samples, draws, number)
         with torch.enable_grad():
             along = [
                 {
@@ -296,28 +305,35 @@ class SampleProbes(AbstractRowProbes):
                 for use, layout in places
             ]
         second = second_derivatives(places, gradients, [list(parts.values()) for parts in along])
-        index = {row: i for i, row in enumerate(self.row_of.values())}
-        values = torch.zeros(len(index), count, dtype=torch.float64, device=samples.device)
+        count = len(samples)
         if second is None:
-            return _ProbeValues(values, {})
+            return self._together({}, samples)
         self.surface.cost += Cost(products=count)
         if self.kind == "rho":
-            return self._by_neuron(places, second, noise, values)
+            return self._by_neuron(places, second, noise, samples)
+        sums: dict[str, Tensor] = {}
         for (_, layout), parts, image in zip(places, along, second, strict=True):
             if image is None:
                 continue
             for name, v in parts.items():
                 terms = layout.split(at_least_float(image) * at_least_float(v.detach()))
-                sums = terms.reshape(count, -1).sum(dim=1, dtype=torch.float64)
-                values[index[self.row_of[name]]] += sums
-        return _ProbeValues(values, {})
+                of_use = terms.sum(dim=tuple(range(1, terms.dim())), dtype=torch.float64)
+                sums[name] = sums[name] + of_use if name in sums else of_use
+        return self._together(sums, samples)
+
+    def _together(
+        self, sums: Mapping[str, Tensor], samples: Tensor, neurons: dict[str, Tensor] | None = None
+    ) -> _ProbeValues:
+        """One row for each parameter, 0 where nothing came."""
+        zero = torch.zeros(len(samples), dtype=torch.float64, device=samples.device)
+        return _ProbeValues(torch.stack([sums.get(n, zero) for n in self.row_of]), neurons or {})
 
     def _by_neuron(
         self,
         places: Places,
         images: Sequence[Tensor | None],
         noise: Mapping[str, Noise],
-        values: Tensor,
+        samples: Tensor,
     ) -> _ProbeValues:
         """ρ(j) of every neuron: v is linear in its sign, whose part of ⟨v, u⟩ is the neuron's."""
         own = {
@@ -334,13 +350,13 @@ class SampleProbes(AbstractRowProbes):
                     total.append((at_least_float(v) * at_least_float(image)).sum())
         signs = [each.signs for each in own.values()]
         slopes = torch.autograd.grad(total, signs, allow_unused=True)
-        neurons = {}
+        neurons, sums = {}, {}
         for i, (name, slope) in enumerate(zip(own, slopes, strict=True)):
             if slope is not None:
                 terms = slope.double() * signs[i].detach().double()
-                values[i] = terms.sum(dim=1)
+                sums[name] = terms.sum(dim=1)
                 neurons[self.row_of[name]] = terms.sum(dim=0)
-        return _ProbeValues(values, neurons)
+        return self._together(sums, samples, neurons)
 
     def _no_neurons(self, count: int) -> dict[str, Tensor]:
         """ρ(j) of every layer for some probes, still 0."""

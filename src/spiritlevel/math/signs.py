@@ -11,7 +11,9 @@ probability 1.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,11 +23,16 @@ _FIRST, _SECOND = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 _BITS = 64
 _RANGE = 1 << _BITS
 _CHUNK = 1 << 20  # numbers made at a time: their bits take 8 MiB
+_BYTE = 256  # values of a byte
 _HALF = 32  # bits of each of the two uniform numbers that make a normal one
 
 
-def random_signs(seed: int, stream: int, rows: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+def random_signs(
+    seed: int, stream: int | Tensor, rows: Tensor, count: int, dtype: torch.dtype
+) -> Tensor:
     """±1 of shape (len(rows), count): row i is a function of (seed, stream, rows[i]) alone.
+
+    Each row may have a stream of its own.
 
     >>> both = random_signs(0, 1, torch.tensor([7, 3]), 5, torch.float64)
     >>> alone = random_signs(0, 1, torch.tensor([3]), 5, torch.float64)
@@ -38,9 +45,41 @@ def random_signs(seed: int, stream: int, rows: Tensor, count: int, dtype: torch.
     return odd.flatten(1)[:, :count].to(dtype).mul_(2).sub_(1)
 
 
-def random_bits(seed: int, stream: int, rows: Tensor, first: int, last: int) -> Tensor:
+class PackedSigns:
+    """Signs of many tensors from few operators: eight in a byte, and each made when asked for."""
+
+    def __init__(self, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+        """`sizes` are the numbers of signs of each tensor."""
+        self._starts = list(itertools.accumulate((-(-size // _BITS) for size in sizes), initial=0))
+        byte = torch.arange(_BYTE, device=device)
+        bits = (byte[:, None] >> torch.arange(8, device=device)) & 1
+        self._of_byte = bits.to(dtype).mul_(2).sub_(1)  # shape: (256, 8)
+
+    def drawn(self, seed: int, stream: int, row: int) -> Tensor:
+        """The bytes of all tensors, a function of these three alone."""
+        rows = torch.full((1,), row, device=self._of_byte.device)
+        return random_bits(seed, stream, rows, 0, self._starts[-1])[0].view(torch.uint8)
+
+    def of(self, drawn: Tensor, number: int, shape: torch.Size) -> Tensor:
+        """The signs of a tensor in its shape, from what was `drawn` for all.
+
+        >>> packed = PackedSigns([3, 100], torch.float32, torch.device("cpu"))
+        >>> signs = packed.of(packed.drawn(0, 1, 2), 1, torch.Size([10, 10]))
+        >>> signs.shape, signs.abs().unique().tolist()
+        (torch.Size([10, 10]), [1.0])
+        """
+        first, size = _BITS // 8 * self._starts[number], shape.numel()
+        chosen = drawn[first : first + -(-size // 8)].to(torch.int32)
+        return self._of_byte.index_select(0, chosen).view(-1)[:size].view(shape)
+
+
+def random_bits(seed: int, stream: int | Tensor, rows: Tensor, first: int, last: int) -> Tensor:
     """64 random bits for each row and each counter from `first` up to `last`, as int64."""
-    key = _mix_number(_mix_number(seed + _GOLDEN) + stream + _GOLDEN)
+    start = _mix_number(seed + _GOLDEN)
+    if isinstance(stream, Tensor):
+        key: int | Tensor = _mix(start + stream + _GOLDEN)
+    else:
+        key = _mix_number(start + stream + _GOLDEN)
     keys = _mix(key + _GOLDEN * rows.to(torch.int64))
     counters = torch.arange(first + 1, last + 1, device=rows.device)
     return _mix(keys[:, None] + _GOLDEN * counters)

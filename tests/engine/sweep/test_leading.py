@@ -94,3 +94,40 @@ def test_the_worst_case_of_a_few_probes():
     for count in (2, 3, 4, 8, 16):
         means = torch.randn(100_000, count, generator=draw).square().mean(dim=1)
         assert float((means * (1 + largest_excess(count)) < 1).double().mean()) <= 0.027
+
+
+def of_a_thousand_classes(steps):
+    """A network of one hidden layer, its data, and Tr GGN in closed form.
+
+    With J the derivative of the scores: J Jᵀ of the last layer is (‖h‖² + 1)·1, and that of the
+    first (‖x‖² + 1)·V D Vᵀ, where D says which units are on.
+    """
+    net, x, y = network(nn.ReLU, (8, 16, 1000)), random(32, 8), classes(32, 1000)
+    net = after_training(net, x, y, steps) if steps else net
+    with torch.no_grad():
+        h, V = net[1](net[0](x)), net[2].weight
+        p = net(x).softmax(dim=1)
+        lifted = torch.einsum("nc,cj->nj", p, V)
+        of_units = torch.einsum("nc,cj->nj", p, V.square()) - lifted.square()
+        gini = (p * (1 - p)).sum(dim=1)
+        first = (x.square().sum(dim=1) + 1) * (of_units * (h > 0)).sum(dim=1)
+        return net, (x, y), float(((h.square().sum(dim=1) + 1) * gini + first).mean())
+
+
+@pytest.mark.parametrize(("steps", "rtol", "most"), [(0, 0.1, 10), (300, 0.02, 16)])
+def test_a_thousand_classes(steps, rtol, most):
+    net, data, truth = of_a_thousand_classes(steps)
+    found = sl.measure(net, data, measures=TRACE, rtol=rtol)[TRACE]
+    assert ("leading column" in found.text) == (steps > 0)
+    assert found.stderr <= rtol * truth
+    assert abs(found.value - truth) <= 4 * found.stderr  # once in 15,000 times by chance
+    assert found.cost.backwards <= most * len(data[0])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("steps", "rtol"), [(0, 0.1), (300, 0.02)])
+def test_coverage_of_a_thousand_classes(steps, rtol):
+    """200 seeds; 95 % minus three standard deviations of 200 draws are 90 %."""
+    net, data, truth = of_a_thousand_classes(steps)
+    found = [sl.measure(net, data, measures=TRACE, rtol=rtol, seed=n)[TRACE] for n in range(200)]
+    assert sum(low <= truth <= high for low, high in (m.interval for m in found)) >= 180

@@ -105,8 +105,8 @@ class _GradientChunk:
         along: list[list[Tensor]] = []  # one direction at each place
         with torch.enable_grad():
             for (use, layout), v in zip(self.run.places, moved, strict=True):
-                rows = layout.sample_of_rows(use.output.shape).to(signs.device)
-                own = signs[rows, self.number[weight_of(use)]].to(v.dtype)
+                of_weight = signs[:, self.number[weight_of(use)]]
+                own = layout.repeated(of_weight, use.output.shape).to(v.dtype)
                 view = [1] * v.dim()
                 view[layout.dim] = len(own)
                 along.append([v * own.reshape(view)])

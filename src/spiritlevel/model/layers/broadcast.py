@@ -70,11 +70,9 @@ class BroadcastRule(AbstractRule):
         return BroadcastGradients(module, layout, a)
 
 
-def laid_along(
-    values: Tensor, aligned: list[int], rows: Tensor, dim: int, shape: torch.Size
-) -> Tensor:
+def laid_along(values: Tensor, aligned: list[int], layout: Layout, shape: torch.Size) -> Tensor:
     """Values of each sample, laid along its rows and the parameter's dimensions of an output."""
-    others = [size for i, size in enumerate(aligned) if i != dim]
+    others = [size for i, size in enumerate(aligned) if i != layout.dim]
     assert values[0].numel() == math.prod(others)
-    moved = values[rows].reshape(len(rows), *others).movedim(0, dim)
-    return moved.expand(shape)
+    by_row = layout.repeated(values, shape).reshape(-1, *others)
+    return by_row.movedim(0, layout.dim).expand(shape)

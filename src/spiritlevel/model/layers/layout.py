@@ -28,16 +28,19 @@ class Layout:
         """How many entries each sample has along the sample dimension."""
         return shape[self.dim] // self.num_samples
 
-    def sample_of_rows(self, shape: torch.Size) -> Tensor:
-        """The number of the sample that each entry along the sample dimension belongs to.
+    def repeated(self, values: Tensor, shape: torch.Size) -> Tensor:
+        """Values of each sample, once for each of its entries along the sample dimension.
 
-        >>> Layout(0, False, 2).sample_of_rows(torch.Size([4, 3])).tolist()
-        [0, 1, 0, 1]
+        >>> values, shape = torch.tensor([5, 7]), torch.Size([4, 3])
+        >>> [Layout(0, major, 2).repeated(values, shape).tolist() for major in (True, False)]
+        [[5, 5, 7, 7], [5, 7, 5, 7]]
         """
-        index = torch.arange(shape[self.dim])
+        repeats, rest = self.repeats(shape), values.shape[1:]
+        if repeats == 1:
+            return values
         if self.sample_major:
-            return index // self.repeats(shape)
-        return index % self.num_samples
+            return values[:, None].expand(-1, repeats, *rest).reshape(-1, *rest)
+        return values.expand(repeats, -1, *rest).reshape(-1, *rest)
 
     def split(self, x: Tensor) -> Tensor:
         """The tensor with its samples first, shape (N, repeats, …rest)."""

@@ -90,10 +90,10 @@ def _signed(use: LayerUse, a: Tensor, layout: Layout, noise: SignedNoise) -> Ten
     if noise.weight is None:
         out, into = (noise.first, noise.second)[:: 1 if rule.rows_first else -1]
         return _between_signs(use, a, layout, V, into=into, out=out)
-    rows = layout.sample_of_rows(use.output.shape).to(a.device)
-    channel = a.dim() - 1
-    inner = (a * _along(noise.second[rows], a, layout.dim, channel)) @ V.mT
-    inner = inner * _along(noise.first[rows], inner, layout.dim, channel)
+    shape, channel = use.output.shape, a.dim() - 1
+    second, first = (layout.repeated(signs, shape) for signs in (noise.second, noise.first))
+    inner = (a * _along(second, a, layout.dim, channel)) @ V.mT
+    inner = inner * _along(first, inner, layout.dim, channel)
     weight = rule.matrix(use.module, _as_seen(use, noise.weight))[0]
     return (inner @ weight.mT).to(use.output.dtype)
 
@@ -115,8 +115,7 @@ def _between_signs(
 ) -> Tensor:
     """What the use does with a matrix, to inputs and outputs times signs of their sample."""
     shape, rule = use.output.shape, use.rule
-    rows = layout.sample_of_rows(shape).to(a.device)
-    into, out = (None if signs is None else signs[rows] for signs in (into, out))
+    into, out = (None if s is None else layout.repeated(s, shape) for s in (into, out))
     assert isinstance(rule, AbstractMatrixRule)
     weight = _as_seen(use, weight)
     channel = 1 if isinstance(rule, ConvRule) else len(shape) - 1
@@ -124,7 +123,7 @@ def _between_signs(
         tokens = a.movedim(layout.dim, 0)
         result = weight[tokens]
         if into is not None:
-            chosen = into.gather(1, tokens.reshape(len(rows), -1)).reshape(tokens.shape)
+            chosen = into.gather(1, tokens.reshape(len(into), -1)).reshape(tokens.shape)
             result = result * chosen.unsqueeze(-1)
         if use.module.padding_idx is not None:
             result = result * (tokens != use.module.padding_idx).unsqueeze(-1)
@@ -148,12 +147,11 @@ def _between_signs(
 
 def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: RankOneNoise) -> Tensor:
     shape, rule = use.output.shape, use.rule
-    rows = layout.sample_of_rows(shape).to(a.device)
 
     def placed(values: Tensor, *dims: int) -> Tensor:
         """Values of each sample, laid along its rows and these dimensions of the output."""
         aligned = [shape[dim] if dim in dims else 1 for dim in range(len(shape))]
-        return laid_along(values, aligned, rows, layout.dim, shape)
+        return laid_along(values, aligned, layout, shape)
 
     if isinstance(rule, ScaleRule):
         scale = rule.prepare(use.module, a, shape, layout, _NOTHING)
@@ -166,7 +164,7 @@ def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: RankOn
     if isinstance(rule, BroadcastRule):
         view = use.operands[key].taken(noise.first)
         aligned = use.module.aligned(key, len(shape))
-        along = laid_along(view, aligned, rows, layout.dim, shape)
+        along = laid_along(view, aligned, layout, shape)
         return along * a if key == "weight" else along
     channel = 1 if isinstance(rule, ConvRule) else len(shape) - 1
     if key == "bias":
@@ -174,18 +172,20 @@ def _direction(use: LayerUse, a: Tensor, layout: Layout, key: str, noise: RankOn
     assert isinstance(rule, AbstractMatrixRule)
     assert noise.second is not None
     out, into = (noise.first, noise.second) if rule.rows_first else (noise.second, noise.first)
+    into = layout.repeated(into, shape)
     if isinstance(rule, EmbeddingRule):
         tokens = a.movedim(layout.dim, 0)
-        signs = into[rows].gather(1, tokens.reshape(len(rows), -1)).reshape(tokens.shape)
+        signs = into.gather(1, tokens.reshape(len(into), -1)).reshape(tokens.shape)
         if use.module.padding_idx is not None:
             signs = signs * (tokens != use.module.padding_idx)
         return signs.movedim(0, layout.dim).unsqueeze(-1) * placed(out, channel)
     if isinstance(rule, ConvRule):
-        inner = _filtered(use.module, a, into[rows])  # (R, groups, positions…)
-        by_group = out[rows].reshape(len(rows), inner.shape[1], -1, *[1] * (inner.dim() - 2))
+        inner = _filtered(use.module, a, into)  # (R, groups, positions…)
+        by_row = layout.repeated(out, shape)
+        by_group = by_row.reshape(len(into), inner.shape[1], -1, *[1] * (inner.dim() - 2))
         return (inner.unsqueeze(2) * by_group).flatten(1, 2)
     assert isinstance(rule, LinearRule)
-    return _inner(a, into[rows], layout.dim) * placed(out, channel)
+    return _inner(a, into, layout.dim) * placed(out, channel)
 
 
 _NOTHING = ContractionRequest(kappa=False, num_columns=1, contract=False)
