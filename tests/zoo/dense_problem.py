@@ -25,6 +25,7 @@ from spiritlevel.engine.row_estimator import RowEstimator
 from spiritlevel.engine.row_probing import RowProbing
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import SweepSums
+from spiritlevel.engine.weight_space.chunk_products import Images
 from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.curvature import SoftmaxCurvature
@@ -40,6 +41,7 @@ class DenseProducts:
 
     def __init__(self, surface: Any, names: list[str], hessian: Tensor, ggn: Tensor) -> None:
         self.surface, self.memory = surface, VectorMemory()
+        self.method, self.remark = "reverse", ""
         self.matrices = {"hessian": hessian, "ggn": ggn, "residual": hessian - ggn}
         ends = [0]
         for name in names:
@@ -50,17 +52,17 @@ class DenseProducts:
 
     def by_chunk(
         self, requests: list[Request], *, chunk: int | None = None
-    ) -> Iterator[tuple[float, list[Tensor]]]:
+    ) -> Iterator[tuple[float, list[Images]]]:
         found = []
         for request in requests:
             self.count += len(request.vectors)
             place = torch.cat([self.places[name] for name in request.space.names])
-            found.append(request.vectors @ self.matrices[request.operator][place][:, place])
+            found.append(Images(request.vectors @ self.matrices[request.operator][place][:, place]))
         yield 1.0, found
 
     def multiply(self, requests: list[Request]) -> list[Tensor]:
         ((_, found),) = self.by_chunk(requests)
-        return found
+        return [images.rows for images in found]
 
 
 def root_of(logits: Tensor) -> Tensor:

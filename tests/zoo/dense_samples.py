@@ -25,7 +25,7 @@ from spiritlevel.engine.precision import Precision
 from spiritlevel.engine.sample_probes import SampleProbes, _ProbeValues
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import ChunkValues, SweepSums
-from spiritlevel.engine.weight_space.chunk_products import Operator
+from spiritlevel.engine.weight_space.chunk_products import Images, Operator
 from spiritlevel.engine.weight_space.products import Request
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.measures.setup import Setup
@@ -189,19 +189,19 @@ class DenseProducts:
 
     def by_chunk(
         self, requests: list[Request], *, chunk: int | None = None
-    ) -> Iterator[tuple[float, list[Tensor]]]:
+    ) -> Iterator[tuple[float, list[Images]]]:
         count = len(self.problem.x)
         for start in range(0, count, chunk or count):
             part = slice(start, start + (chunk or count))
             found = []
             for request in requests:
                 H = self.problem.block(request.operator, request.space.names)[part].sum(dim=0)
-                found.append(request.vectors @ H)
+                found.append(Images(request.vectors @ H))
             yield float(min(count, part.stop) - start), found
 
     def multiply(self, requests: list[Request]) -> list[Tensor]:
         ((weight, found),) = self.by_chunk(requests)
-        return [each / weight for each in found]
+        return [images.rows / weight for images in found]
 
 
 class SampleWork(Workspace):

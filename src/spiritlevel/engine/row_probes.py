@@ -20,6 +20,7 @@ class AbstractRowProbes(abc.ABC):
     least: int  # probes at a time
     cost: Cost
     few = False  # too few of them for a choice by their spread
+    remark = ""  # on how the products were formed
 
     @property
     @abc.abstractmethod

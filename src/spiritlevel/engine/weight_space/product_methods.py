@@ -118,7 +118,7 @@ def _joined_product(
     space = ParameterSpace(surface)
     _, products = make_products(surface, part, BatchLocation(0), ("hessian",), space.names, method)
     vector = space.join([along.of(n, p.detach()) for n, p in surface.parameters.items()])
-    return space.split(products["hessian"](space, vector[None])[0])
+    return space.split(products["hessian"](space, vector[None]).rows[0])
 
 
 def _change_of_gradient(

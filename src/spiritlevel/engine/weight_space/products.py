@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import torch
@@ -15,12 +15,14 @@ from ...ground.need import need, one_of, or_none
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
+from ...model.distributed import Processes
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records.measurements import Cost
 from ..memory import VectorMemory, graphs_fit
 from . import trusted_derivatives
-from .chunk_products import Operator, ProductMethod, RowProducts, make_products
+from .chunk_products import Images, Operator, ProductMethod, RowProducts, make_products
+from .differences import Differences
 from .parameter_space import ParameterSpace, parameter_groups
 from .product_methods import PROBE_SAMPLES, choose_method
 
@@ -73,6 +75,8 @@ class Products:
         self._keeps = False
         self._held: list[tuple[Any, BatchLocation]] | None = None  # all chunks, if they are few
         self._graphs: dict[int, _Graph] = {}  # of these chunks, by their number
+        self._known: dict[Hashable, Differences] = {}
+        self.error = 0.0  # of the least accurate product so far, relative to it; of differences
 
     @contextlib.contextmanager
     def keeping_graph(self) -> Iterator[None]:
@@ -121,22 +125,43 @@ class Products:
 
     def multiply(self, requests: Sequence[Request]) -> list[Tensor]:
         """The products, averaged over the data of all processes; shapes as in the requests."""
-        sums = [torch.zeros_like(r.vectors, dtype=torch.float64) for r in requests]
+        return [images.rows for images in self.images(requests)]
+
+    def images(self, requests: Sequence[Request]) -> list[Images]:
+        """The same, with what differences may be off."""
+        sums = [ImageSums(r.vectors) for r in requests]
         total = torch.zeros((), dtype=torch.float64, device=self.surface.device)
         with self.surface.processes.together():
             for weight, products in self.by_chunk(requests):
                 total += weight
-                for product_sum, product in zip(sums, products, strict=True):
-                    product_sum += product
-        self.surface.processes.sum_(total, *sums)
+                for image_sums, images in zip(sums, products, strict=True):
+                    image_sums.add(images)
+        by_difference = self.method == "difference"
+        found = sum_over(self.surface.processes, total, sums, gaps=by_difference)
+        self.keep_error(found)
         return [
-            (product_sum / total).to(request.vectors.dtype)
-            for product_sum, request in zip(sums, requests, strict=True)
+            images._replace(rows=images.rows.to(request.vectors.dtype))
+            for images, request in zip(found, requests, strict=True)
         ]
+
+    @property
+    def remark(self) -> str:
+        """How products were formed, where that is not exact up to rounding."""
+        if self.method != "difference":
+            return ""
+        return f"products by differences of gradients, each off by at most {self.error:.1g} of it"
+
+    def keep_error(self, found: Sequence[Images]) -> None:
+        """Remember the error of the least accurate product."""
+        for images in found:
+            if images.gaps is not None and images.rounding is not None:
+                errors = errors_of(images) / images.rows.double().norm(dim=1)
+                # a product that is 0 up to rounding has no relative error
+                self.error = max(self.error, *errors[errors < 1.0].tolist(), 0.0)
 
     def by_chunk(
         self, requests: Sequence[Request], *, chunk: int | None = None
-    ) -> Iterator[tuple[float, list[Tensor]]]:
+    ) -> Iterator[tuple[float, list[Images]]]:
         """(weight, products not divided by it) for every chunk of this process's data."""
         size = min(self.chunk, chunk or self.chunk)
         if self._held is not None and all(_batches.num_samples(b) <= size for b, _ in self._held):
@@ -156,7 +181,7 @@ class Products:
 
     def _by_kept_graph(
         self, held: Sequence[tuple[Any, BatchLocation]], requests: Sequence[Request]
-    ) -> Iterator[tuple[float, list[Tensor]]]:
+    ) -> Iterator[tuple[float, list[Images]]]:
         """The same with graphs that serve until their weights are no longer the model's own.
 
         The user's callback, called between chunks, may measure the model. If that holds the weights
@@ -192,17 +217,61 @@ class Products:
         together = max(1, min(self.together, self.chunk // length))
         with full_precision(), twice_differentiable():
             weight, products = make_products(
-                self.surface, batch, where, operators, names, self.method, together
+                self.surface, batch, where, operators, names, self.method, together, self._known
             )
         kept = names if self._keeps else ()
         ends = {name: _end_of_graph(self.surface.parameters[name]) for name in kept}
         return _Graph(weight, length, self.surface.parameters, ends, products)
 
-    def _multiplied(self, graph: _Graph, requests: Sequence[Request]) -> list[Tensor]:
+    def _multiplied(self, graph: _Graph, requests: Sequence[Request]) -> list[Images]:
         count = sum(len(request.vectors) for request in requests) * graph.num_samples
         self.surface.cost += Cost(products=count)
         with full_precision(), twice_differentiable():
             return [graph.products[r.operator](r.space, r.vectors) for r in requests]
+
+
+class ImageSums:
+    """Products added up over chunks."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.rows = torch.zeros_like(like, dtype=torch.float64)
+        self.gaps: Tensor | None = None
+        self.squares = torch.zeros(len(like), dtype=torch.float64, device=like.device)  # of rounding
+
+    def add(self, images: Images) -> None:
+        """Add those of a chunk."""
+        self.rows += images.rows
+        if images.gaps is not None and images.rounding is not None:
+            if self.gaps is None:
+                self.gaps = torch.zeros_like(self.rows)
+            self.gaps += images.gaps
+            self.squares += images.rounding.square()
+
+
+def sum_over(
+    processes: Processes, total: Tensor, sums: Sequence[ImageSums], *, gaps: bool
+) -> list[Images]:
+    """The products of all processes, divided by the weight of all data; float64."""
+    if gaps:
+        for each in sums:  # a process without data has none
+            each.gaps = torch.zeros_like(each.rows) if each.gaps is None else each.gaps
+    tensors = [each.rows for each in sums] + [each.squares for each in sums if gaps]
+    processes.sum_(total, *tensors, *[each.gaps for each in sums if each.gaps is not None])
+    return [
+        Images(
+            each.rows / total,
+            None if each.gaps is None else each.gaps / total,
+            each.squares.sqrt() / total if gaps else None,
+        )
+        for each in sums
+    ]
+
+
+def errors_of(images: Images) -> Tensor:
+    """How far each product by differences may be off, as the length of a vector."""
+    assert images.gaps is not None
+    assert images.rounding is not None
+    return images.gaps.norm(dim=1) + images.rounding
 
 
 @dataclasses.dataclass(frozen=True)

@@ -232,10 +232,10 @@ class _SquareProbes(AbstractDraws):
         parts: list[Tensor] = []
         weights: list[float] = []
         with processes.together():
-            for weight, (products,) in self.products.by_chunk([request], chunk=self._cluster):
+            for weight, (found,) in self.products.by_chunk([request], chunk=self._cluster):
                 total += weight
-                sums += products
-                parts.append(self._folded(products))
+                sums += found.rows
+                parts.append(self._folded(found.rows))
                 weights.append(weight)
                 if len(parts) == MOST_PARTS:  # neighbours go together: memory stays bounded
                     parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
