@@ -108,6 +108,7 @@ def eigenvalue_measurement(
             f"residual {residual:.2g} after {pairs.products} products: an eigenvalue lies within "
             f"this distance. {_budget(pairs, index, residual_rtol)}"
         )
+    text = "; ".join(note for note in (workspace.product_remark, text) if note)
     return Measurement(
         name,
         value,

@@ -19,7 +19,7 @@ from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
 from ..ground.need import is_number, is_whole, need, need_one_of, or_none, whole
-from ..measures.setup import OnLayers, Setup
+from ..measures.setup import OfProducts, Setup
 from ..measures.verb import measuring, verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.running_statistics import batch_statistics
@@ -39,6 +39,7 @@ UNCONVERGED = (
     "Raise max_passes to lower it."
 )
 LOST = "lost_digits"  # a setting: why no eigenvalue counts as found
+BY = "products_by"  # a setting: on how products were formed, where that is not exact
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
@@ -74,7 +75,7 @@ class Eigenvalues(Shown, Plain):
         pairs = sorted(zip(self.values, self.residuals, self.converged, strict=True), reverse=True)
         count = int(self.settings["num_samples"])
         table = Table(columns, pairs, id="eigenvalue-table", title="Largest first")
-        lost = [str(self.settings[LOST])] if LOST in self.settings else []
+        lost = [str(self.settings[name]) for name in (BY, LOST) if name in self.settings]
         parts: list[Part] = [table, Notes(self.cost.passes(count), count, lost)]
         return parts if all(self.converged) else [*parts, Text([UNCONVERGED])]
 
@@ -137,7 +138,7 @@ def eigenvalues(
     start: Eigenvalues | None = None,
     residual_rtol: float | None = None,
     max_passes: int = 200,
-    **shared: Unpack[OnLayers],
+    **shared: Unpack[OfProducts],
 ) -> Eigenvalues:
     """Extreme eigenvalues by Lanczos with full reorthogonalization.
 
@@ -196,7 +197,7 @@ def density(
     num_vectors: int = 8,
     steps: int = 40,
     matrix: Matrix = "hessian",
-    **shared: Unpack[OnLayers],
+    **shared: Unpack[OfProducts],
 ) -> SpectralDensity:
     """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
 
@@ -242,7 +243,7 @@ def _sizes(space: ParameterSpace) -> dict[str, int]:
 def _recorded(
     pairs: Eigenpairs, space: ParameterSpace, workspace: Workspace, settings: dict[str, Any]
 ) -> Eigenvalues:
-    lost = workspace.surface.lost.text()
+    lost, remark = workspace.surface.lost.text(), workspace.product_remark
     return Eigenvalues(
         values=pairs.values.tolist(),
         residuals=pairs.residuals.tolist(),
@@ -250,7 +251,7 @@ def _recorded(
         vectors=pairs.vectors,
         names=space.names,
         cost=workspace.cost,
-        settings=settings | ({LOST: lost} if lost else {}),
+        settings=settings | ({LOST: lost} if lost else {}) | ({BY: remark} if remark else {}),
     )
 
 

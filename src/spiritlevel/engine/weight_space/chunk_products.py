@@ -28,11 +28,12 @@ from ...model.convolutions import UsualConvolutions
 from ...model.surface import Surface
 from ...records.measurements import Cost
 from . import trusted_derivatives
-from .differences import Difference, Differences, Parts, length_of
+from .differences import Difference, Differences, Parts, enough_in, length_of
 from .parameter_space import ParameterSpace
 
 Operator = Literal["hessian", "residual", "ggn"]
 ProductMethod = Literal["reverse", "forward", "difference"]
+ProductChoice = Literal["auto", "reverse", "forward", "difference"]
 
 
 class Images(NamedTuple):
@@ -242,6 +243,12 @@ def _precise(surface: Surface) -> Callable[[], contextlib.AbstractContextManager
     if not surface.numbers.runs_in(torch.float64, surface.trial):
         return contextlib.nullcontext
     return functools.partial(surface.numbers.computing_in, torch.float64)
+
+
+def sought(surface: Surface) -> float:
+    """The error, relative to a product, at which a difference of gradients is good enough."""
+    is_precise = _precise(surface) is not contextlib.nullcontext
+    return enough_in(torch.float64 if is_precise else surface.dtype)
 
 
 def _functional(

@@ -35,6 +35,7 @@ class SpectralDensity(Shown, Plain):
     nodes: Tensor  # shape: (num_vectors, steps), float64
     weights: Tensor  # shape: (num_vectors, steps), float64
     size: int  # of the matrix
+    text: str = ""  # on how products were formed, where that is not exact up to rounding
 
     def moment(self, power: int) -> tuple[float, float | None]:
         """Mean and standard error over the vectors of Σ w θ^power; no error from one vector.
@@ -115,7 +116,8 @@ class SpectralDensity(Shown, Plain):
         title = "Means and sums over all eigenvalues"
         told = "1 random vector" if vectors == 1 else f"{vectors} random vectors"
         table = Table(columns, rows, id="moment-table", title=title)
-        return [table.filled(), Text([f"From {told} and {steps} products with each."])]
+        lines = [f"From {told} and {steps} products with each.", self.text]
+        return [table.filled(), Text([line for line in lines if line])]
 
     def to_dict(self) -> dict[str, Any]:
         """The density in plain types, ready for JSON."""
@@ -123,7 +125,7 @@ class SpectralDensity(Shown, Plain):
             "nodes": self.nodes.tolist(),
             "weights": self.weights.tolist(),
             "size": self.size,
-        }
+        } | ({"text": self.text} if self.text else {})
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SpectralDensity:
@@ -144,7 +146,7 @@ class SpectralDensity(Shown, Plain):
             nodes.isfinite().all() and (weights >= 0).all() and ((sums - 1).abs() < 1e-6).all()
         ):
             raise Misread("the density's nodes must be finite, and its weights sum to 1 in a row")
-        return cls(nodes, weights, size)
+        return cls(nodes, weights, size, read_as(str, data.get("text", ""), "the density's text"))
 
 
 class Quadrature:

@@ -154,6 +154,11 @@ def _settled(
     return best
 
 
+def enough_in(dtype: torch.dtype) -> float:
+    """The error, relative to a derivative in this type, at which no other step is tried."""
+    return ENOUGH * math.sqrt(torch.finfo(dtype).eps)
+
+
 def length_of(parts: Parts) -> float:
     """The Euclidean length of all parts as one vector, infinite where it is not finite."""
     squares = [part.double().square().sum() for part in parts.values()]

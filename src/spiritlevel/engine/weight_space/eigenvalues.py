@@ -17,8 +17,9 @@ from torch import Tensor
 from ...ground.errors import SpiritlevelError
 from ...math.signs import random_normals
 from ..memory import LEAST, VectorMemory, bytes_of_product
-from .chunk_products import Operator
+from .chunk_products import Images, Operator
 from .density import Quadrature, SpectralDensity
+from .difference_residuals import with_product_errors
 from .lanczos import Eigenpairs, Lanczos, Which
 from .lockstep import solve
 from .parameter_space import ParameterSpace
@@ -170,6 +171,12 @@ def eigenpairs_of(
     ends: Sequence[Which] = [which] * len(spaces) if isinstance(which, str) else which
     warm, kept = starts or [None] * len(spaces), keep or [False] * len(spaces)
     scaled = scalings or [None] * len(spaces)
+    tolerances = [
+        max(residual_tolerance(space.dtype), products.least_residual)
+        if residual_rtol is None
+        else residual_rtol
+        for space in spaces
+    ]
     for space in spaces:
         check_room(space, num, products.memory)
     found: dict[int, Eigenpairs] = {}
@@ -180,9 +187,7 @@ def eigenpairs_of(
                 _start(spaces[i], num, seed, warm[i], group),
                 num=num,
                 which=ends[i],
-                residual_rtol=residual_tolerance(spaces[i].dtype)
-                if residual_rtol is None
-                else residual_rtol,
+                residual_rtol=max(tolerances[i], products.least_residual),
                 max_products=max_products,
                 max_basis=basis,
                 generator=torch.Generator(spaces[i].device).manual_seed(seed),
@@ -197,6 +202,13 @@ def eigenpairs_of(
             vectors = pairs.vectors.to(spaces[i].device)
             found[i] = dataclasses.replace(pairs, vectors=vectors, subspace=subspace)
         del runs, results  # free the bases before the next ones are made
+    if products.method == "difference":
+        for i, pairs in found.items():
+            images = _images(products, Request(operator, spaces[i], pairs.vectors), scaled[i])
+            scale = None if scaled[i] is None else scaled[i].scale
+            found[i] = with_product_errors(
+                pairs, images, residual_rtol=tolerances[i], scale=scale
+            )
     return [found[i] for i in range(len(spaces))]
 
 
@@ -222,6 +234,7 @@ def density_of(
         torch.cat([part.nodes for part in parts]),
         torch.cat([part.weights for part in parts]),
         space.size,
+        products.remark,
     )
 
 
@@ -254,6 +267,16 @@ def _start(
     # a random part, so that an eigenvector orthogonal to the old ones is found as well
     rows[:count] = warm[:count].to(rows) + MIXED * rows[:count]
     return rows
+
+
+def _images(products: Products, request: Request, scaling: Scaling | None) -> Images:
+    """Products with the rows of a request, by the scaled matrix if there is a scaling."""
+    if scaling is None:
+        return products.images([request])[0]
+    rows = request.vectors
+    scaled = dataclasses.replace(request, vectors=scaling.scale * rows)
+    (images,) = products.images([scaled])
+    return images._replace(rows=scaling.product(rows, images.rows))
 
 
 def _multiplier(

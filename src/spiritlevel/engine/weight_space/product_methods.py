@@ -32,7 +32,7 @@ from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records.measurements import Cost
 from . import trusted_derivatives
-from .chunk_products import ProductMethod, make_products, product_of_hessian
+from .chunk_products import ProductChoice, ProductMethod, make_products, product_of_hessian
 from .parameter_space import ParameterSpace, parameter_groups, restricted_to
 
 VECTORS = 4  # as large as the weights, at a time
@@ -170,23 +170,30 @@ def _lengths(change: Tensor | None, claimed: Tensor | None, step: float, like: T
     return squares.sqrt()
 
 
-def choose_method(surface: Surface, at_once: int = trusted_derivatives.SAMPLES) -> ProductMethod:
+def choose_method(
+    surface: Surface, at_once: int = trusted_derivatives.SAMPLES, wanted: ProductChoice = "auto"
+) -> ProductMethod:
     """The first method that the model supports and whose products are right, on a few samples.
+
+    `wanted` allows one method alone. Differences of gradients, which come last, take least memory.
 
     At most `at_once` samples run together, as many as in the products that follow. The method is
     known from an earlier call if the model's code still does the same.
     """
     at_once = min(at_once, trusted_derivatives.SAMPLES)
-    key = ("product method", surface.dtype, at_once, surface.first_run())
-    return surface.findings.recall(key, lambda: _find_method(surface, at_once))
+    methods = get_args(ProductMethod) if wanted == "auto" else (wanted,)
+    key = ("product method", surface.dtype, at_once, methods, surface.first_run())
+    return surface.findings.recall(key, lambda: _find_method(surface, at_once, methods))
 
 
-def _find_method(surface: Surface, at_once: int) -> ProductMethod:
+def _find_method(
+    surface: Surface, at_once: int, methods: Sequence[ProductMethod]
+) -> ProductMethod:
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
         look = functools.partial(_check_gradient, surface, at_once)
         trusted_derivatives.beside_the_parameters(surface, 0, look)
     failures = []
-    for method in get_args(ProductMethod):
+    for method in methods:
         try:
             with full_precision(), twice_differentiable():
                 for names in parameter_groups(surface):
@@ -196,7 +203,7 @@ def _find_method(surface: Surface, at_once: int) -> ProductMethod:
                     return method
                 untrusted = _untrusted_by_looks(surface, method, at_once)
         except (RuntimeError, NotImplementedError) as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) and method == methods[-1]:
                 raise
             failures.append(f"{method}: {str(error).strip().splitlines()[0]}")
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -21,7 +22,7 @@ from ...model.surface import Surface
 from ...records.measurements import Cost
 from ..memory import VectorMemory, graphs_fit
 from . import trusted_derivatives
-from .chunk_products import Images, Operator, ProductMethod, RowProducts, make_products
+from .chunk_products import Images, Operator, ProductMethod, RowProducts, make_products, sought
 from .differences import Differences
 from .parameter_space import ParameterSpace, parameter_groups
 from .product_methods import PROBE_SAMPLES, choose_method
@@ -30,6 +31,7 @@ from .product_methods import PROBE_SAMPLES, choose_method
 # large, and in small models.
 TOGETHER = 8
 SMALL, TOGETHER_IF_SMALL = 20_000, 32  # parameters, and vectors up to there
+LEAST_RESIDUAL = 4.0  # in errors of a product: with less, these would be most of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +145,11 @@ class Products:
             images._replace(rows=images.rows.to(request.vectors.dtype))
             for images, request in zip(found, requests, strict=True)
         ]
+
+    @functools.cached_property
+    def least_residual(self) -> float:
+        """Of an eigenvalue, relative to it: a smaller one cannot be shown by such products."""
+        return LEAST_RESIDUAL * sought(self.surface) if self.method == "difference" else 0.0
 
     @property
     def remark(self) -> str:

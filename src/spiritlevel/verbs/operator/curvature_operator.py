@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from ...engine.weight_space.chunk_products import Operator
 from ...engine.weight_space.parameter_space import ParameterSpace
-from ...engine.weight_space.products import Request
+from ...engine.weight_space.products import Request, errors_of
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError, brief, require
 from ...ground.need import is_number, need, need_one_of, number, whole
-from ...measures.setup import OnLayers, Setup
+from ...measures.setup import OfProducts, Setup
 from ...measures.verb import measuring, verb
 from ...model.arguments import ArgumentCheck, is_text
 from ...model.losses import CrossEntropy
@@ -156,7 +156,8 @@ class CurvatureOperator:
 
     `operator @ v` multiplies a vector of shape (n,) or the columns of a block of shape (n, k); all
     columns share one pass over the data. The matrix is that of the model as it is at the time of
-    the product. `cost` counts the work so far.
+    the product. `cost` counts the work so far. `errors` has, for each column of the last product, how
+    far it may be off as the length of a vector; None where it is exact up to rounding.
     """
 
     model: nn.Module
@@ -168,6 +169,7 @@ class CurvatureOperator:
     device: torch.device
     cost: Cost
     _setup: Setup = dataclasses.field(repr=False)
+    errors: list[float] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -268,7 +270,7 @@ def operator(
     data: Iterable[Any],
     *,
     kind: Kind = "hessian",
-    **shared: Unpack[OnLayers],
+    **shared: Unpack[OfProducts],
 ) -> CurvatureOperator:
     """A curvature matrix of `model` on `data`, to multiply and to solve with.
 
@@ -342,8 +344,9 @@ def _with_products(
 
         def multiply(block: Tensor) -> Tensor:
             rows = block.T.to(space.dtype).contiguous()
-            (product,) = products.multiply([Request(matrix, space, rows)])
-            return product.T.to(block.dtype)
+            (product,) = products.images([Request(matrix, space, rows)])
+            owner.errors = None if product.gaps is None else errors_of(product).tolist()
+            return product.rows.T.to(block.dtype)
 
         with products.keeping_graph():
             result = use(multiply)

@@ -1,0 +1,35 @@
+"""Residuals of eigenpairs whose products were differences of gradients.
+
+What Lanczos says of its residuals holds for the products it was given. These are off by something,
+and a basis of many vectors collects it. So every vector found is multiplied once more: the residual
+is that of this product, and what it may be off is added.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from .chunk_products import Images
+from .lanczos import Eigenpairs
+from .products import errors_of
+
+
+def with_product_errors(
+    pairs: Eigenpairs, images: Images, *, residual_rtol: float, scale: Tensor | None = None
+) -> Eigenpairs:
+    """The pairs with residuals that hold for the Hessian itself.
+
+    Args:
+        images: products with the vectors found.
+        residual_rtol: above this times its value a residual is not converged.
+        scale: a diagonal matrix that the products' errors are multiplied with, if any.
+    """
+    theta = pairs.values.to(images.rows.device)
+    off = (images.rows.double() - theta[:, None] * pairs.vectors.double()).norm(dim=1)
+    largest = 1.0 if scale is None else float(scale.abs().max())
+    residuals = torch.maximum((off + largest * errors_of(images)).cpu(), pairs.residuals)
+    converged = pairs.converged & (residuals <= residual_rtol * pairs.values.abs())
+    return dataclasses.replace(pairs, residuals=residuals, converged=converged)
