@@ -379,6 +379,15 @@ class Workspace:
         """How the GGN was computed, for the report."""
         return self._swept().text(self.plan.num_columns)
 
+    def divided(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which processes may have parts of vectors: here they have whole ones."""
+        return contextlib.nullcontext()
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that the network gives for a target."""
+        return self.plan.num_outputs
+
     # -- the record --------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
@@ -391,7 +400,7 @@ class Workspace:
                 "reduction": "mean",
                 "layers": list(surface.layers.owned()),
                 "num_samples": count,
-                "num_outputs": self.plan.num_outputs,
+                "num_outputs": self.num_outputs,
                 "seed": self.seed,
                 "dtype": str(surface.numbers.own).removeprefix("torch."),
                 "computed_in": str(surface.numbers.computed_in).removeprefix("torch."),

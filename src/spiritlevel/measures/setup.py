@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..engine.head.head_layer import choose_head
 from ..engine.plan import make_head_plan
 from ..engine.precision import Method, Precision
+from ..engine.sharded_workspace import ShardedWorkspace
 from ..engine.weight_space.chunk_products import ProductChoice
 from ..engine.workspace import Workspace
 from ..ground.need import is_number, is_whole, need, number, one_of, or_none
@@ -148,7 +149,8 @@ class Setup:
         check_model(surface.model)
         if self.layers == "head":
             surface = self._surface(model, data, self._head_layer(surface))
-        return Workspace(
+        kind = Workspace if surface.shards is None else ShardedWorkspace
+        return kind(
             surface,
             head=self.head,
             memory=None if self.memory is None else int(self.memory),  # 2e9 is a number of bytes
@@ -162,7 +164,7 @@ class Setup:
     def opened(self, model: nn.Module, data: Iterable[Any]) -> Iterator[Workspace]:
         """The workspace, in which the model may change: it is restored at the end."""
         workspace = self.workspace(model, data)
-        with workspace.surface.preserved():
+        with workspace.surface.preserved(), workspace.divided():
             yield workspace
 
     def _surface(

@@ -121,6 +121,7 @@ class Spectrum(Shown, Saved):
 
 
 @verb(
+    by_products=True,
     num=WHOLE,
     which=ArgumentCheck(is_text, "'largest', 'smallest' or 'both'"),
     matrix=MATRIX,
@@ -188,7 +189,7 @@ def eigenvalues(
     return _recorded(pairs, space, workspace, settings)
 
 
-@verb(num_vectors=WHOLE, steps=WHOLE, matrix=MATRIX)
+@verb(by_products=True, num_vectors=WHOLE, steps=WHOLE, matrix=MATRIX)
 def density(
     setup: Setup,
     model: nn.Module,

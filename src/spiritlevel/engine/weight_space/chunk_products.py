@@ -308,7 +308,7 @@ def _functional(
             start = {name: surface.parameters[name].detach() for name in space.names}
             direction = {name: v.to(start[name].dtype) for name, v in space.split(vector).items()}
             if operator != "ggn":
-                return _images(space, derivative(gradient(value(operator)), start, direction))
+                return images_of(space, derivative(gradient(value(operator)), start, direction))
             with torch.no_grad() if by_difference else contextlib.nullcontext():
                 pushed = derivative(lambda p: {"z": run(p)}, start, direction)
 
@@ -319,7 +319,7 @@ def _functional(
                 back = gradient(lambda p: (run(p) * weighted).sum())(start)
                 return {name: back[name].detach() for name in space.names}
 
-            return _images(space, _pulled(pushed, pull))
+            return images_of(space, _pulled(pushed, pull))
 
         return multiply
 
@@ -335,7 +335,8 @@ def _pulled(pushed: Difference, pull: Callable[[Tensor], Parts]) -> Difference:
     return Difference(value, pull(pushed.gap["z"]), share * length_of(value))
 
 
-def _images(space: ParameterSpace, found: Difference) -> Images:
+def images_of(space: ParameterSpace, found: Difference) -> Images:
+    """A derivative as a row, with what it may be off if it is a difference."""
     row = space.join(list(found.value.values()))
     if found.gap is None:
         return Images(row)

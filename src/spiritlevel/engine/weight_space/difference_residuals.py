@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .chunk_products import Images
 from .lanczos import Eigenpairs
+from .long_rows import squared_norms
 from .products import errors_of
 
 
@@ -28,8 +29,8 @@ def with_product_errors(
         scale: a diagonal matrix that the products' errors are multiplied with, if any.
     """
     theta = pairs.values.to(images.rows.device)
-    off = (images.rows.double() - theta[:, None] * pairs.vectors.double()).norm(dim=1)
+    off = images.rows.double() - theta[:, None] * pairs.vectors.double()
     largest = 1.0 if scale is None else float(scale.abs().max())
-    residuals = torch.maximum((off + largest * errors_of(images)).cpu(), pairs.residuals)
+    residuals = torch.maximum((squared_norms(off).sqrt() + largest * errors_of(images)).cpu(), pairs.residuals)
     converged = pairs.converged & (residuals <= residual_rtol * pairs.values.abs())
     return dataclasses.replace(pairs, residuals=residuals, converged=converged)

@@ -19,6 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .long_rows import over_all_columns
+
 Parts = dict[str, Tensor]  # by parameter
 Function = Callable[[Parts], Parts]
 
@@ -160,9 +162,9 @@ def enough_in(dtype: torch.dtype) -> float:
 
 
 def length_of(parts: Parts) -> float:
-    """The Euclidean length of all parts as one vector, infinite where it is not finite."""
+    """The length of all parts as one vector, with those of other processes; infinite where it is not finite."""
     squares = [part.double().square().sum() for part in parts.values()]
-    length = math.sqrt(float(torch.stack(squares).sum()))
+    length = math.sqrt(float(over_all_columns(torch.stack(squares).sum())))
     return length if math.isfinite(length) else math.inf
 
 

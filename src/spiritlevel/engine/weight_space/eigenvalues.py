@@ -23,7 +23,7 @@ from .difference_residuals import with_product_errors
 from .lanczos import Eigenpairs, Lanczos, Which
 from .lockstep import solve
 from .parameter_space import ParameterSpace
-from .products import Products, Request
+from .products import AbstractProducts, Request
 
 BASIS_BYTES = 1 << 30  # Lanczos vectors kept before the basis is compressed
 MIN_BASIS, MAX_BASIS = 8, 120
@@ -33,6 +33,7 @@ RESIDUALS = {torch.float64: 1e-6, torch.float32: 1e-4}
 HALF_RESIDUAL = 1e-2
 MIXED = 0.01  # length of the random part that is added to a warm start
 _STREAM = 2000  # of random numbers, different from those of probes
+OTHERS = 10_000  # streams further on are the numbers of the next process's part of a vector
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ def vector_dtype(space: ParameterSpace) -> torch.dtype:
 
 def basis_size(space: ParameterSpace, num: int) -> int:
     """How many vectors to keep where nothing limits them: enough to converge."""
-    fitting = BASIS_BYTES // (4 * max(space.size, 1))
+    fitting = BASIS_BYTES // (4 * max(space.share, 1))
     return max(_least(num), min(MAX_BASIS, fitting))
 
 
@@ -73,7 +74,7 @@ def check_room(space: ParameterSpace, num: int, memory: VectorMemory) -> None:
     if least > max(memory.limit, LEAST):
         raise SpiritlevelError(
             f"The 'memory' argument must be at least {2 * least} bytes for eigenvalues here: "
-            f"{_least(num)} Lanczos vectors of {space.size} entries and their products take "
+            f"{_least(num)} Lanczos vectors of {space.share} entries and their products take "
             f"{least} bytes, and half of the memory is for the samples. Got about "
             f"{2 * memory.limit}. Raise it, restrict 'layers', or ask for fewer eigenvalues."
         )
@@ -128,11 +129,11 @@ def _least(num: int) -> int:
 
 def _basis_bytes(space: ParameterSpace, num: int, basis: int) -> int:
     """The bytes of a basis, and of the rest of a block behind it."""
-    return (min(basis, space.size) + num) * space.size * vector_dtype(space).itemsize
+    return (min(basis, space.share) + num) * space.share * vector_dtype(space).itemsize
 
 
 def _product_bytes(space: ParameterSpace, num: int) -> int:
-    return num * space.size * bytes_of_product(vector_dtype(space))
+    return num * space.share * bytes_of_product(vector_dtype(space))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,7 +149,7 @@ class Scaling:
 
 
 def eigenpairs_of(
-    products: Products,
+    products: AbstractProducts,
     spaces: Sequence[ParameterSpace],
     *,
     operator: Operator,
@@ -190,7 +191,8 @@ def eigenpairs_of(
                 residual_rtol=max(tolerances[i], products.least_residual),
                 max_products=max_products,
                 max_basis=basis,
-                generator=torch.Generator(spaces[i].device).manual_seed(seed),
+                generator=torch.Generator(spaces[i].device).manual_seed(seed + spaces[i].rank),
+                size=spaces[i].whole,
             )
             for i, basis in zip(group.members, group.bases, strict=True)
         ]
@@ -213,7 +215,7 @@ def eigenpairs_of(
 
 
 def density_of(
-    products: Products,
+    products: AbstractProducts,
     space: ParameterSpace,
     *,
     operator: Operator,
@@ -225,15 +227,15 @@ def density_of(
     numbers, dtype = torch.arange(num_vectors, device=space.device), vector_dtype(space)
     parts = []
     for part in numbers.split(density_vectors(space, num_vectors, products.memory)):
-        start = random_normals(seed, _STREAM, part, space.size, dtype)
-        quadrature = Quadrature(start, steps=steps)
+        start = random_normals(seed, _STREAM + OTHERS * space.rank, part, space.size, dtype)
+        quadrature = Quadrature(start, steps=steps, size=space.whole)
         del start
         with products.keeping_graph():
             parts += solve([quadrature], _multiplier(products, [space], operator))
     return SpectralDensity(
         torch.cat([part.nodes for part in parts]),
         torch.cat([part.weights for part in parts]),
-        space.size,
+        space.whole,
         products.remark,
     )
 
@@ -248,7 +250,7 @@ def density_vectors(space: ParameterSpace, num_vectors: int, memory: VectorMemor
     if memory.limit is None:
         return num_vectors
     dtype = vector_dtype(space)
-    each = space.size * (2 * dtype.itemsize + bytes_of_product(dtype))
+    each = space.share * (2 * dtype.itemsize + bytes_of_product(dtype))
     return min(num_vectors, max(1, memory.room(memory.limit) // each))
 
 
@@ -257,19 +259,20 @@ def _start(
 ) -> Tensor:
     """Normal vectors, or the vectors of an earlier result with a small normal part added."""
     numbers = torch.arange(num, device=space.device)
-    rows = random_normals(seed, _STREAM + 1, numbers, space.size, vector_dtype(space))
+    stream = _STREAM + 1 + OTHERS * space.rank
+    rows = random_normals(seed, stream, numbers, space.size, vector_dtype(space))
     if group.on_host:
         rows = rows.cpu()
     if warm is None:
         return rows
-    rows = rows / space.size**0.5
+    rows = rows / space.whole**0.5
     count = min(num, len(warm))
     # a random part, so that an eigenvector orthogonal to the old ones is found as well
     rows[:count] = warm[:count].to(rows) + MIXED * rows[:count]
     return rows
 
 
-def _images(products: Products, request: Request, scaling: Scaling | None) -> Images:
+def _images(products: AbstractProducts, request: Request, scaling: Scaling | None) -> Images:
     """Products with the rows of a request, by the scaled matrix if there is a scaling."""
     if scaling is None:
         return products.images([request])[0]
@@ -280,7 +283,7 @@ def _images(products: Products, request: Request, scaling: Scaling | None) -> Im
 
 
 def _multiplier(
-    products: Products,
+    products: AbstractProducts,
     spaces: Sequence[ParameterSpace],
     operator: Operator,
     scalings: Sequence[Scaling | None] | None = None,

@@ -115,6 +115,7 @@ class Lanczos:
         max_products: Finishes when the next block would exceed it.
         max_basis: Basis vectors at which a restart compresses the basis.
         generator: Source of random directions; by default one seeded with 0.
+        size: Of the whole vectors, where this process has a part of each.
     """
 
     def __init__(
@@ -127,9 +128,11 @@ class Lanczos:
         max_products: int,
         max_basis: int,
         generator: torch.Generator | None = None,
+        size: int | None = None,
     ) -> None:
         _check_start(start)
-        block, self._size = min(start.shape), start.shape[1]
+        self._size = start.shape[1] if size is None else size
+        block = min(len(start), self._size)
         ends = 2 if which == "both" else 1
         _check_settings(start, num, which, residual_rtol, max_products)
         if max_basis < min(self._size, ends * num + 2 * block):
@@ -155,7 +158,7 @@ class Lanczos:
         # restart the kept vectors and the new ones are coupled, and T is no longer banded.
         self._limit = min(max_basis, self._size)
         rows = self._limit + block
-        self._basis = torch.empty(rows, self._size, dtype=start.dtype, device=start.device)
+        self._basis = start.new_empty(rows, start.shape[1])
         self._T = torch.zeros(rows, rows, dtype=torch.float64)
         self._coupling = torch.zeros(0, 0, dtype=torch.float64)
         self._absorbed = 0
@@ -177,9 +180,10 @@ class Lanczos:
     def update(self, products: Tensor) -> None:
         """Receive H times each of `directions`."""
         b, m = self._pending, self._absorbed + self._pending
-        if self.done or products.shape != (b, self._size):
+        if self.done or products.shape != (b, self._basis.shape[1]):
+            expected = (b, self._basis.shape[1])
             raise SpiritlevelError(
-                f"The 'products' argument of Lanczos.update must have shape {(b, self._size)}, one "
+                f"The 'products' argument of Lanczos.update must have shape {expected}, one "
                 f"row for each of directions(). Got {tuple(products.shape)}"
                 f"{' although the iteration is done' * self.done}. Call directions() again."
             )
@@ -230,7 +234,7 @@ class Lanczos:
         m = self._absorbed
         values, S = torch.linalg.eigh(self._T[:m, :m])
         picked, residuals, converged = self._assess(values, S)
-        vectors = self._basis.new_empty(len(picked), self._size)
+        vectors = self._basis.new_empty(len(picked), self._basis.shape[1])
         combine(S[:, picked], self._basis[:m], vectors)
         return Eigenpairs(values[picked], vectors, residuals, converged, self.products)
 

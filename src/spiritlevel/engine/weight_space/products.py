@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -24,6 +25,7 @@ from ..memory import VectorMemory, graphs_fit
 from . import trusted_derivatives
 from .chunk_products import Images, Operator, ProductMethod, RowProducts, make_products, sought
 from .differences import Differences
+from .long_rows import squared_norms
 from .parameter_space import ParameterSpace, parameter_groups
 from .product_methods import PROBE_SAMPLES, choose_method
 
@@ -43,7 +45,53 @@ class Request:
     vectors: Tensor  # shape: (count, size)
 
 
-class Products:
+class AbstractProducts(abc.ABC):
+    """Products over the data, and how accurate they were so far."""
+
+    def __init__(self, surface: Surface, method: ProductMethod, memory: VectorMemory) -> None:
+        """`memory` is what those who ask for products may hold of vectors."""
+        self.surface, self.method, self.memory = surface, method, memory
+        self.error = 0.0  # of the least accurate product so far, relative to it; of differences
+
+    @abc.abstractmethod
+    def keeping_graph(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which all products are of one matrix, so that graphs may be kept."""
+
+    @property
+    @abc.abstractmethod
+    def sought(self) -> float:
+        """The relative error at which a difference is good enough."""
+
+    @abc.abstractmethod
+    def images(self, requests: Sequence[Request]) -> list[Images]:
+        """The products with what they may be off, averaged over the data of all processes."""
+
+    def multiply(self, requests: Sequence[Request]) -> list[Tensor]:
+        """The products alone; shapes as in the requests."""
+        return [images.rows for images in self.images(requests)]
+
+    @property
+    def least_residual(self) -> float:
+        """Of an eigenvalue, relative to it: a smaller one cannot be shown by such products."""
+        return LEAST_RESIDUAL * self.sought if self.method == "difference" else 0.0
+
+    @property
+    def remark(self) -> str:
+        """How products were formed, where that is not exact up to rounding."""
+        if self.method != "difference":
+            return ""
+        return f"products by differences of gradients, each off by at most {self.error:.1g} of it"
+
+    def keep_error(self, found: Sequence[Images]) -> None:
+        """Remember the error of the least accurate product."""
+        for images in found:
+            if images.gaps is not None and images.rounding is not None:
+                errors = errors_of(images) / squared_norms(images.rows).sqrt()
+                # a product that is 0 up to rounding has no relative error
+                self.error = max(self.error, *errors[errors < 1.0].tolist(), 0.0)
+
+
+class Products(AbstractProducts):
     """Products over the data of a surface, in one pass for any number of requests."""
 
     def __init__(
@@ -62,23 +110,21 @@ class Products:
         model, otherwise one. `memory` is what those who ask for products may hold of vectors.
         `kept` is the number of samples whose graphs may be held at a time; None: those of a chunk.
         """
-        self.surface = surface
-        self.chunk = chunk
-        self.kept = chunk if kept is None else kept
-        self.memory = memory or VectorMemory()
         methods = get_args(ProductMethod)
         first = "Leave it out to take the first that the model supports."
         wanted = f"one of {', '.join(methods)}"
         need("method", method, or_none(one_of(methods)), wanted, first, of="Products")
-        self.method = method or choose_method(
+        method = method or choose_method(
             surface, trusted_derivatives.samples_at_once(surface, chunk)
         )
+        super().__init__(surface, method, memory or VectorMemory())
+        self.chunk = chunk
+        self.kept = chunk if kept is None else kept
         self.together = together or self._choose_together()
         self._keeps = False
         self._held: list[tuple[Any, BatchLocation]] | None = None  # all chunks, if they are few
         self._graphs: dict[int, _Graph] = {}  # of these chunks, by their number
         self._known: dict[Hashable, Differences] = {}
-        self.error = 0.0  # of the least accurate product so far, relative to it; of differences
 
     @contextlib.contextmanager
     def keeping_graph(self) -> Iterator[None]:
@@ -125,12 +171,13 @@ class Products:
             return False
         return True
 
-    def multiply(self, requests: Sequence[Request]) -> list[Tensor]:
-        """The products, averaged over the data of all processes; shapes as in the requests."""
-        return [images.rows for images in self.images(requests)]
+    @functools.cached_property
+    def sought(self) -> float:  # type: ignore[override]
+        """The relative error at which a difference is good enough."""
+        return sought(self.surface)
 
     def images(self, requests: Sequence[Request]) -> list[Images]:
-        """The same, with what differences may be off."""
+        """The products, averaged over the data of all processes; shapes as in the requests."""
         sums = [ImageSums(r.vectors) for r in requests]
         total = torch.zeros((), dtype=torch.float64, device=self.surface.device)
         with self.surface.processes.together():
@@ -145,26 +192,6 @@ class Products:
             images._replace(rows=images.rows.to(request.vectors.dtype))
             for images, request in zip(found, requests, strict=True)
         ]
-
-    @functools.cached_property
-    def least_residual(self) -> float:
-        """Of an eigenvalue, relative to it: a smaller one cannot be shown by such products."""
-        return LEAST_RESIDUAL * sought(self.surface) if self.method == "difference" else 0.0
-
-    @property
-    def remark(self) -> str:
-        """How products were formed, where that is not exact up to rounding."""
-        if self.method != "difference":
-            return ""
-        return f"products by differences of gradients, each off by at most {self.error:.1g} of it"
-
-    def keep_error(self, found: Sequence[Images]) -> None:
-        """Remember the error of the least accurate product."""
-        for images in found:
-            if images.gaps is not None and images.rounding is not None:
-                errors = errors_of(images) / images.rows.double().norm(dim=1)
-                # a product that is 0 up to rounding has no relative error
-                self.error = max(self.error, *errors[errors < 1.0].tolist(), 0.0)
 
     def by_chunk(
         self, requests: Sequence[Request], *, chunk: int | None = None
@@ -278,7 +305,7 @@ def errors_of(images: Images) -> Tensor:
     """How far each product by differences may be off, as the length of a vector."""
     assert images.gaps is not None
     assert images.rounding is not None
-    return images.gaps.norm(dim=1) + images.rounding
+    return squared_norms(images.gaps).sqrt() + images.rounding
 
 
 @dataclasses.dataclass(frozen=True)

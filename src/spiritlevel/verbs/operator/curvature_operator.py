@@ -263,7 +263,7 @@ class CurvatureOperator:
         return vectors.detach().to(self.device, self.dtype)
 
 
-@verb(kind=KIND)
+@verb(by_products=True, kind=KIND)
 def operator(
     setup: Setup,
     model: nn.Module,
@@ -305,14 +305,14 @@ def operator(
     )
 
 
-@measuring("owner")
+@measuring("owner", by_products=True)
 def _multiply(
     setup: Setup, model: nn.Module, data: Iterable[Any], owner: CurvatureOperator, block: Tensor
 ) -> Tensor:
     return _with_products(setup, model, data, owner, lambda multiply: multiply(block))
 
 
-@measuring("owner")
+@measuring("owner", by_products=True)
 def _solve(
     setup: Setup,
     model: nn.Module,
