@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+from typing import Any
 
 from .weight_space.chunk_products import ProductMethod
-from .weight_space.long_rows import divided_among
 from .weight_space.sharded_products import ShardedProducts
 from .workspace import Workspace
 
@@ -17,14 +16,9 @@ class ShardedWorkspace(Workspace):
     def start(self) -> None:
         """There is nothing to plan: batches are those of the loader, as in training."""
 
-    def divided(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which each process has a part of every vector."""
-        return divided_among(self.surface.processes)
-
-    @property
-    def num_outputs(self) -> int:
-        """Not known without a plan, and not needed for products."""
-        return 0
+    def settings(self) -> dict[str, Any]:
+        """The settings needed to reproduce the numbers."""
+        return self.settings_without_plan(self.num_samples)
 
     @property
     def product_method(self) -> ProductMethod:  # type: ignore[override]

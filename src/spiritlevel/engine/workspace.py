@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from ..ground.errors import SpiritlevelError
@@ -26,6 +25,7 @@ from .memory import VectorMemory, chunk_memory, most_kept
 from .plan import MeasuringPlan, check_samples, make_head_plan, make_plan
 from .precision import Precision
 from .refine import refine
+from .settings import settings_of
 from .sweep.backward import Probes
 from .sweep.feature_scales import (
     POWERS,
@@ -379,40 +379,21 @@ class Workspace:
         """How the GGN was computed, for the report."""
         return self._swept().text(self.plan.num_columns)
 
-    def divided(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which processes may have parts of vectors: here they have whole ones."""
-        return contextlib.nullcontext()
-
-    @property
-    def num_outputs(self) -> int:
-        """Numbers that the network gives for a target."""
-        return self.plan.num_outputs
-
     # -- the record --------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         """The settings needed to reproduce the numbers."""
-        surface, passes = self.surface, self._passes
-        count = self.num_samples if passes is None else passes.first.num_samples
-        return (
-            {
-                "loss": surface.loss.name,
-                "reduction": "mean",
-                "layers": list(surface.layers.owned()),
-                "num_samples": count,
-                "num_outputs": self.num_outputs,
-                "seed": self.seed,
-                "dtype": str(surface.numbers.own).removeprefix("torch."),
-                "computed_in": str(surface.numbers.computed_in).removeprefix("torch."),
-                "device": surface.device.type,
-                "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
-                "torch": torch.__version__,
-                "processes": surface.processes.size,
-            }
-            | dataclasses.asdict(self.precision)
+        count = self.num_samples if self._passes is None else self._passes.first.num_samples
+        return {"num_outputs": self.plan.num_outputs} | self.settings_without_plan(count)
+
+    def settings_without_plan(self, num_samples: int) -> dict[str, Any]:
+        """Those that no look at the network is needed for."""
+        wanted = self.wanted_products
+        return settings_of(self.surface, self.seed, num_samples) | (
+            dataclasses.asdict(self.precision)
             | call_settings()
-            | ({} if surface.frozen is None else {"frozen": surface.frozen})
-            | ({} if self.wanted_products == "auto" else {"products": self.wanted_products})
+            | ({} if self.surface.frozen is None else {"frozen": self.surface.frozen})
+            | ({} if wanted == "auto" else {"products": wanted})
         )
 
     def subject(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..engine.plan import make_head_plan
 from ..engine.precision import Method, Precision
 from ..engine.sharded_workspace import ShardedWorkspace
 from ..engine.weight_space.chunk_products import ProductChoice
+from ..engine.weight_space.long_rows import divided_among
 from ..engine.workspace import Workspace
 from ..ground.need import is_number, is_whole, need, number, one_of, or_none
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
@@ -164,7 +165,10 @@ class Setup:
     def opened(self, model: nn.Module, data: Iterable[Any]) -> Iterator[Workspace]:
         """The workspace, in which the model may change: it is restored at the end."""
         workspace = self.workspace(model, data)
-        with workspace.surface.preserved(), workspace.divided():
+        surface = workspace.surface
+        whole = surface.shards is None
+        parts = contextlib.nullcontext() if whole else divided_among(surface.processes)
+        with surface.preserved(), parts:
             yield workspace
 
     def _surface(

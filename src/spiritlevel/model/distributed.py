@@ -280,7 +280,7 @@ def gathered(model: nn.Module) -> Iterator[None]:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether FSDP2 looks after it: by its base class, which `fully_shard` adds; without importing torch.distributed."""
+    """By its base class, which `fully_shard` adds; without importing torch.distributed."""
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 

@@ -27,8 +27,7 @@ def may_stay_divided(model: nn.Module, processes: Processes) -> bool:
     compute in half precision, of which differences would show the rounding.
     """
     parameters: list[Any] = list(model.parameters())
-    groups = [_group(module) for module in model.modules() if is_sharded(module)]
-    groups = [group for group in groups if group is not None]
+    groups = [group for m in model.modules() if is_sharded(m) for group in _groups(m)]
     return (
         processes.size > 1
         and bool(groups)
@@ -43,8 +42,11 @@ def _in_parts(parameter: Any, processes: Processes) -> bool:
     return bool(whole and parameter.dtype in WIDE)
 
 
-def _group(module: Any) -> Any:
-    return module._get_fsdp_state()._fsdp_param_group
+def _groups(module: Any) -> list[Any]:
+    state = module._get_fsdp_state()
+    several = getattr(state, "_fsdp_param_groups", None)  # of later versions of torch
+    one = [state._fsdp_param_group] if several is None else several
+    return [group for group in one if group is not None]
 
 
 def _is_plain(group: Any) -> bool:

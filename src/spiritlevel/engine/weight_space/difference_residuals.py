@@ -31,6 +31,8 @@ def with_product_errors(
     theta = pairs.values.to(images.rows.device)
     off = images.rows.double() - theta[:, None] * pairs.vectors.double()
     largest = 1.0 if scale is None else float(scale.abs().max())
-    residuals = torch.maximum((squared_norms(off).sqrt() + largest * errors_of(images)).cpu(), pairs.residuals)
+    residuals = torch.maximum(
+        (squared_norms(off).sqrt() + largest * errors_of(images)).cpu(), pairs.residuals
+    )
     converged = pairs.converged & (residuals <= residual_rtol * pairs.values.abs())
     return dataclasses.replace(pairs, residuals=residuals, converged=converged)

@@ -29,7 +29,9 @@ Function = Callable[[Parts], Parts]
 FIRST_STEP = 2.0
 # Gap and rounding that are small enough, relative to the derivative, in the same unit.
 ENOUGH = 4.0
-LONGEST = 0.25  # a power of the precision: a longer step, relative to the weights, says nothing local
+LONGEST = (
+    0.25  # a power of the precision: a longer step, relative to the weights, says nothing local
+)
 
 
 class Difference(NamedTuple):

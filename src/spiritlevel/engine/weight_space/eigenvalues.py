@@ -208,9 +208,7 @@ def eigenpairs_of(
         for i, pairs in found.items():
             images = _images(products, Request(operator, spaces[i], pairs.vectors), scaled[i])
             scale = None if scaled[i] is None else scaled[i].scale
-            found[i] = with_product_errors(
-                pairs, images, residual_rtol=tolerances[i], scale=scale
-            )
+            found[i] = with_product_errors(pairs, images, residual_rtol=tolerances[i], scale=scale)
     return [found[i] for i in range(len(spaces))]
 
 

@@ -249,7 +249,7 @@ class Products(AbstractProducts):
         names = tuple({name: None for request in requests for name in request.space.names})
         # memory is planned for `chunk` samples
         together = max(1, min(self.together, self.chunk // length))
-        with full_precision(), twice_differentiable():
+        with full_precision(), self._kernels():
             weight, products = make_products(
                 self.surface, batch, where, operators, names, self.method, together, self._known
             )
@@ -257,10 +257,15 @@ class Products(AbstractProducts):
         ends = {name: _end_of_graph(self.surface.parameters[name]) for name in kept}
         return _Graph(weight, length, self.surface.parameters, ends, products)
 
+    def _kernels(self) -> contextlib.AbstractContextManager[None]:
+        """Those of attention that the method needs; a gradient needs no special ones."""
+        plain = self.method == "difference"
+        return contextlib.nullcontext() if plain else twice_differentiable()
+
     def _multiplied(self, graph: _Graph, requests: Sequence[Request]) -> list[Images]:
         count = sum(len(request.vectors) for request in requests) * graph.num_samples
         self.surface.cost += Cost(products=count)
-        with full_precision(), twice_differentiable():
+        with full_precision(), self._kernels():
             return [graph.products[r.operator](r.space, r.vectors) for r in requests]
 
 
@@ -270,7 +275,9 @@ class ImageSums:
     def __init__(self, like: Tensor) -> None:
         self.rows = torch.zeros_like(like, dtype=torch.float64)
         self.gaps: Tensor | None = None
-        self.squares = torch.zeros(len(like), dtype=torch.float64, device=like.device)  # of rounding
+        self.squares = torch.zeros(
+            len(like), dtype=torch.float64, device=like.device
+        )  # of rounding
 
     def add(self, images: Images) -> None:
         """Add those of a chunk."""
