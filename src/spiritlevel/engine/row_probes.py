@@ -20,7 +20,6 @@ class AbstractRowProbes(abc.ABC):
     least: int  # probes at a time
     cost: Cost
     few = False  # too few of them for a choice by their spread
-    remark = ""  # on how the products were formed
 
     @property
     @abc.abstractmethod
@@ -56,6 +55,11 @@ class AbstractRowProbes(abc.ABC):
     @abc.abstractmethod
     def neurons(self, operator: Operator, row: str) -> list[Estimate]:
         """ρ(j) of a layer."""
+
+    @property
+    def remark(self) -> str:
+        """On how products were formed, where that is not exact up to rounding."""
+        return ""
 
     @property
     def sketched(self) -> int:

@@ -1,26 +1,37 @@
-"""What a result says about how it came about: all that is known of a surface."""
+"""What a result says about how it came about."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 
 from ..model.surface import Surface
+from ..model.surroundings import call_settings
+from .precision import Precision
 
 
-def settings_of(surface: Surface, seed: int, num_samples: int) -> dict[str, Any]:
-    """Loss, layers, data, number types and device."""
-    return {
-        "loss": surface.loss.name,
-        "reduction": "mean",
-        "layers": list(surface.layers.owned()),
-        "num_samples": num_samples,
-        "seed": seed,
-        "dtype": str(surface.numbers.own).removeprefix("torch."),
-        "computed_in": str(surface.numbers.computed_in).removeprefix("torch."),
-        "device": surface.device.type,
-        "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
-        "torch": torch.__version__,
-        "processes": surface.processes.size,
-    }
+def settings_of(
+    surface: Surface, precision: Precision, seed: int, num_samples: int, products: str
+) -> dict[str, Any]:
+    """Loss, layers, data, number types and device, and what was asked for."""
+    return (
+        {
+            "loss": surface.loss.name,
+            "reduction": "mean",
+            "layers": list(surface.layers.owned()),
+            "num_samples": num_samples,
+            "seed": seed,
+            "dtype": str(surface.numbers.own).removeprefix("torch."),
+            "computed_in": str(surface.numbers.computed_in).removeprefix("torch."),
+            "device": surface.device.type,
+            "tf32": surface.device.type == "cuda" and torch.backends.cudnn.allow_tf32,
+            "torch": torch.__version__,
+            "processes": surface.processes.size,
+        }
+        | dataclasses.asdict(precision)
+        | call_settings()
+        | ({} if surface.frozen is None else {"frozen": surface.frozen})
+        | ({} if products == "auto" else {"products": products})
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from .settings import settings_of
 from .weight_space.chunk_products import ProductMethod
 from .weight_space.sharded_products import ShardedProducts
 from .workspace import Workspace
@@ -18,10 +19,11 @@ class ShardedWorkspace(Workspace):
 
     def settings(self) -> dict[str, Any]:
         """The settings needed to reproduce the numbers."""
-        return self.settings_without_plan(self.num_samples)
+        products = self.product_method
+        return settings_of(self.surface, self.precision, self.seed, self.num_samples, products)
 
     @property
-    def product_method(self) -> ProductMethod:  # type: ignore[override]
+    def product_method(self) -> ProductMethod:
         """The only one that needs no whole weights."""
         return "difference"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
@@ -14,7 +13,6 @@ from ..ground.errors import SpiritlevelError
 from ..model.arithmetic import full_precision
 from ..model.losses import CrossEntropy
 from ..model.surface import Surface
-from ..model.surroundings import call_settings
 from ..records.measurements import Cost
 from .activity import ActivationSites, find_activation_sites
 from .data_pass import Budget, Certificate, Needs, PassResult, certify, run_pass
@@ -384,17 +382,8 @@ class Workspace:
     def settings(self) -> dict[str, Any]:
         """The settings needed to reproduce the numbers."""
         count = self.num_samples if self._passes is None else self._passes.first.num_samples
-        return {"num_outputs": self.plan.num_outputs} | self.settings_without_plan(count)
-
-    def settings_without_plan(self, num_samples: int) -> dict[str, Any]:
-        """Those that no look at the network is needed for."""
-        wanted = self.wanted_products
-        return settings_of(self.surface, self.seed, num_samples) | (
-            dataclasses.asdict(self.precision)
-            | call_settings()
-            | ({} if self.surface.frozen is None else {"frozen": self.surface.frozen})
-            | ({} if wanted == "auto" else {"products": wanted})
-        )
+        known = settings_of(self.surface, self.precision, self.seed, count, self.wanted_products)
+        return known | {"num_outputs": self.plan.num_outputs}
 
     def subject(self) -> dict[str, Any]:
         """What was measured, as far as it is known here: the model's class, and how well it does.

@@ -1,14 +1,14 @@
 """Products with the Hessian, its residual H − GGN, and the GGN, on one chunk of data.
 
-Three methods give the same numbers:
+Three methods give the same numbers, the first two up to rounding:
 
 reverse      backward of the gradient. The gradient's graph of a chunk serves every vector.
 forward      a forward derivative of the gradient: needs no second backward.
 difference   (∇L(θ + sv) − ∇L(θ − sv)) / 2s: needs a gradient only, and tells its own error, which
-             is half of the digits (`differences`). A float32 model is held in float64 for it,
+             leaves half of the digits (`differences`). A float32 model is held in float64 for it,
              unless it is too large or refuses that.
 
-The first two are exact up to rounding. The residual is Σ_c ∂ℓ/∂z_c ∇²z_c: the Hessian of ⟨g, z⟩ with g = ∂ℓ/∂z held fixed. So its product
+The residual is Σ_c ∂ℓ/∂z_c ∇²z_c: the Hessian of ⟨g, z⟩ with g = ∂ℓ/∂z held fixed. So its product
 costs as much as one with the Hessian, and nothing is subtracted.
 """
 
@@ -101,13 +101,14 @@ def _each(one: VectorProduct) -> RowProducts:
 
     def each(space: ParameterSpace, vectors: Tensor) -> Images:
         found = [one(space, v) for v in vectors]
-        columns = zip(*found, strict=True)
-        return Images(*(None if part[0] is None else _stacked(part) for part in columns))
+        if found[0].gaps is None:
+            return Images(_stacked([each.rows for each in found]))
+        return Images(*(_stacked(list(part)) for part in zip(*found, strict=True)))
 
     return each
 
 
-def _stacked(rows: tuple[Tensor, ...]) -> Tensor:
+def _stacked(rows: list[Tensor]) -> Tensor:
     return rows[0][None] if len(rows) == 1 else torch.stack(rows)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch import Tensor
 
 from .chunk_products import Images
 from .lanczos import Eigenpairs
@@ -18,21 +17,17 @@ from .long_rows import squared_norms
 from .products import errors_of
 
 
-def with_product_errors(
-    pairs: Eigenpairs, images: Images, *, residual_rtol: float, scale: Tensor | None = None
-) -> Eigenpairs:
+def with_product_errors(pairs: Eigenpairs, images: Images, *, residual_rtol: float) -> Eigenpairs:
     """The pairs with residuals that hold for the Hessian itself.
 
     Args:
         images: products with the vectors found.
         residual_rtol: above this times its value a residual is not converged.
-        scale: a diagonal matrix that the products' errors are multiplied with, if any.
     """
     theta = pairs.values.to(images.rows.device)
     off = images.rows.double() - theta[:, None] * pairs.vectors.double()
-    largest = 1.0 if scale is None else float(scale.abs().max())
     residuals = torch.maximum(
-        (squared_norms(off).sqrt() + largest * errors_of(images)).cpu(), pairs.residuals
+        (squared_norms(off).sqrt() + errors_of(images)).cpu(), pairs.residuals
     )
     converged = pairs.converged & (residuals <= residual_rtol * pairs.values.abs())
     return dataclasses.replace(pairs, residuals=residuals, converged=converged)

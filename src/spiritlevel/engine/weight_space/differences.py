@@ -164,7 +164,7 @@ def enough_in(dtype: torch.dtype) -> float:
 
 
 def length_of(parts: Parts) -> float:
-    """The length of all parts as one vector, with those of other processes; infinite where it is not finite."""
+    """The length of all parts as one vector, with other processes' parts; infinite if NaN."""
     squares = [part.double().square().sum() for part in parts.values()]
     length = math.sqrt(float(over_all_columns(torch.stack(squares).sum())))
     return length if math.isfinite(length) else math.inf

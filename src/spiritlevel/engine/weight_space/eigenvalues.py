@@ -207,8 +207,7 @@ def eigenpairs_of(
     if products.method == "difference":
         for i, pairs in found.items():
             images = _images(products, Request(operator, spaces[i], pairs.vectors), scaled[i])
-            scale = None if scaled[i] is None else scaled[i].scale
-            found[i] = with_product_errors(pairs, images, residual_rtol=tolerances[i], scale=scale)
+            found[i] = with_product_errors(pairs, images, residual_rtol=tolerances[i])
     return [found[i] for i in range(len(spaces))]
 
 
@@ -275,9 +274,14 @@ def _images(products: AbstractProducts, request: Request, scaling: Scaling | Non
     if scaling is None:
         return products.images([request])[0]
     rows = request.vectors
-    scaled = dataclasses.replace(request, vectors=scaling.scale * rows)
-    (images,) = products.images([scaled])
-    return images._replace(rows=scaling.product(rows, images.rows))
+    (images,) = products.images([dataclasses.replace(request, vectors=scaling.scale * rows)])
+    assert images.gaps is not None
+    assert images.rounding is not None
+    return Images(
+        scaling.product(rows, images.rows),
+        scaling.scale * images.gaps,
+        float(scaling.scale.abs().max()) * images.rounding,
+    )
 
 
 def _multiplier(

@@ -172,7 +172,7 @@ class Products(AbstractProducts):
         return True
 
     @functools.cached_property
-    def sought(self) -> float:  # type: ignore[override]
+    def sought(self) -> float:
         """The relative error at which a difference is good enough."""
         return sought(self.surface)
 
