@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -29,9 +29,6 @@ Function = Callable[[Parts], Parts]
 FIRST_STEP = 2.0
 # Gap and rounding that are small enough, relative to the derivative, in the same unit.
 ENOUGH = 4.0
-LONGEST = (
-    0.25  # a power of the precision: a longer step, relative to the weights, says nothing local
-)
 
 
 class Difference(NamedTuple):
@@ -77,8 +74,9 @@ class Differences:
             self._rounding = rounding_of(function, start)
         size = max(length_of(start), 1.0) / length
         quotient = _quotients(function, start, direction)
-        step, longest = (self._step or FIRST_STEP * unit) * size, unit ** (2 * LONGEST) * size
-        enough = ENOUGH * unit
+        step, enough = (self._step or FIRST_STEP * unit) * size, ENOUGH * unit
+        # a step beyond the root of this unit, relative to the weights, says nothing local
+        longest = math.sqrt(unit) * size
         pair = _settled(quotient, step, longest, rounding=self._rounding, enough=enough)
         settled = pair.error <= enough * length_of(pair.short)
         if settled:
@@ -106,7 +104,7 @@ def rounding_of(function: Function, start: Parts) -> float:
 
     moved = function({name: jittered(p) for name, p in start.items()})
     return max(
-        length_of({name: part - here[name] for name, part in moved.items()}),
+        _distance(moved, here),
         eps * length_of(here),
         torch.finfo(torch.float64).tiny,
     )
@@ -139,9 +137,9 @@ def _settled(
     """Quotients over two steps that agree, or those with the least error of all that were tried."""
 
     def pair(step: float, short: Parts, long: Parts) -> _Pair:
-        apart = length_of({name: part - long[name] for name, part in short.items()})
+        apart = _distance(short, long)
         # of the one over the shorter step, from four roundings of this size
-        return _Pair(step, short, long, apart if apart < math.inf else math.inf, rounding / step)
+        return _Pair(step, short, long, apart, rounding / step)
 
     best = now = pair(step, quotient(step), quotient(2 * step))
     shorter = not best.apart <= best.rounding  # NaN too: beyond the step the function overflows
@@ -165,7 +163,15 @@ def enough_in(dtype: torch.dtype) -> float:
 
 def length_of(parts: Parts) -> float:
     """The length of all parts as one vector, with other processes' parts; infinite if NaN."""
-    squares = [part.double().square().sum() for part in parts.values()]
+    return _length(parts.values())
+
+
+def _distance(some: Parts, others: Parts) -> float:
+    return _length(part - others[name] for name, part in some.items())
+
+
+def _length(parts: Iterable[Tensor]) -> float:
+    squares = [part.double().square().sum() for part in parts]  # one copy at a time
     length = math.sqrt(float(over_all_columns(torch.stack(squares).sum())))
     return length if math.isfinite(length) else math.inf
 

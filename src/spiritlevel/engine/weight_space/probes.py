@@ -32,7 +32,7 @@ from ..sweep.sums import Factors, RowSums
 from .chunk_products import Images, Operator
 from .long_rows import columns, inner, squared_norms
 from .metrics import Metric
-from .products import ImageSums, Products, Request, sum_over
+from .products import ImageSums, Products, Request
 
 PILOT = 32  # probes to start with: fewer are normal vectors instead of signs
 # Probes of each of two operators before the first choice between them. That may cost less than a
@@ -278,11 +278,9 @@ class WeightProbes(AbstractRowProbes):
                     if pilot and left is not None:
                         values = metric.by_row(left, image)[:, :, None]
                         parts[i].add(list(values), values.new_full((1,), weight))
-        by_difference = self.products.method == "difference"
-        whole = sum_over(surface.processes, total, sums, gaps=by_difference)
-        self.products.keep_error(whole)
-        if by_difference and left is not None:
-            for operator, each in zip(operators, whole, strict=True):
+        whole = self.products.summed(total, sums)
+        for operator, each in zip(operators, whole, strict=True):
+            if each.gaps is not None and left is not None:
                 self._keep_doubts(operator, left, vectors, each)
         if pilot and left is not None:
             for operator, part_sums, each in zip(operators, parts, whole, strict=True):

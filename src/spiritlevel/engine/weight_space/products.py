@@ -17,7 +17,6 @@ from ...ground.need import need, one_of, or_none
 from ...model import batches as _batches
 from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
-from ...model.distributed import Processes
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records.measurements import Cost
@@ -69,6 +68,22 @@ class AbstractProducts(abc.ABC):
     def multiply(self, requests: Sequence[Request]) -> list[Tensor]:
         """The products alone; shapes as in the requests."""
         return [images.rows for images in self.images(requests)]
+
+    def summed(self, total: Tensor, sums: Sequence[ImageSums]) -> list[Images]:
+        """The products of all processes, divided by the weight of all data; float64."""
+        stated = self.method == "difference"
+        tensors = [each.rows for each in sums]
+        if stated:
+            tensors += [each.squares for each in sums] + [each.gaps for each in sums]
+        self.surface.processes.sum_(total, *tensors)
+        if not stated:
+            return [Images(each.rows / total) for each in sums]
+        found = [
+            Images(each.rows / total, each.gaps / total, each.squares.sqrt() / total)
+            for each in sums
+        ]
+        self.keep_error(found)
+        return found
 
     @property
     def least_residual(self) -> float:
@@ -185,9 +200,7 @@ class Products(AbstractProducts):
                 total += weight
                 for image_sums, images in zip(sums, products, strict=True):
                     image_sums.add(images)
-        by_difference = self.method == "difference"
-        found = sum_over(self.surface.processes, total, sums, gaps=by_difference)
-        self.keep_error(found)
+        found = self.summed(total, sums)
         return [
             images._replace(rows=images.rows.to(request.vectors.dtype))
             for images, request in zip(found, requests, strict=True)
@@ -274,38 +287,21 @@ class ImageSums:
 
     def __init__(self, like: Tensor) -> None:
         self.rows = torch.zeros_like(like, dtype=torch.float64)
-        self.gaps: Tensor | None = None
         self.squares = torch.zeros(
             len(like), dtype=torch.float64, device=like.device
         )  # of rounding
+
+    @functools.cached_property
+    def gaps(self) -> Tensor:
+        """Of differences; a process without data has none."""
+        return torch.zeros_like(self.rows)
 
     def add(self, images: Images) -> None:
         """Add those of a chunk."""
         self.rows += images.rows
         if images.gaps is not None and images.rounding is not None:
-            if self.gaps is None:
-                self.gaps = torch.zeros_like(self.rows)
-            self.gaps += images.gaps
+            self.gaps.add_(images.gaps)
             self.squares += images.rounding.square()
-
-
-def sum_over(
-    processes: Processes, total: Tensor, sums: Sequence[ImageSums], *, gaps: bool
-) -> list[Images]:
-    """The products of all processes, divided by the weight of all data; float64."""
-    if gaps:
-        for each in sums:  # a process without data has none
-            each.gaps = torch.zeros_like(each.rows) if each.gaps is None else each.gaps
-    tensors = [each.rows for each in sums] + [each.squares for each in sums if gaps]
-    processes.sum_(total, *tensors, *[each.gaps for each in sums if each.gaps is not None])
-    return [
-        Images(
-            each.rows / total,
-            None if each.gaps is None else each.gaps / total,
-            each.squares.sqrt() / total if gaps else None,
-        )
-        for each in sums
-    ]
 
 
 def errors_of(images: Images) -> Tensor:

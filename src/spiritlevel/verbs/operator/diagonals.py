@@ -95,7 +95,8 @@ def diagonal(
             for name, entry in rest.items():
                 values[name] = values[name] + entry.values
                 variance[name] = variance[name] + entry.variance
-                notes[name].append(f"{num_probes} weight probes of H − GGN")
+                how = f"{num_probes} weight probes of H − GGN", workspace.product_remark
+                notes[name] += filter(None, how)
         for name, doubt in swept.doubts.items():
             notes[name].append(f"not confirmed by a second look: {doubt}")
         settings = workspace.settings()
