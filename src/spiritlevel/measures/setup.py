@@ -16,6 +16,7 @@ from ..engine.sharded_workspace import ShardedWorkspace
 from ..engine.weight_space.chunk_products import ProductChoice
 from ..engine.weight_space.long_rows import divided_among
 from ..engine.workspace import Workspace
+from ..ground.errors import SpiritlevelError
 from ..ground.need import is_number, is_whole, need, number, one_of, or_none
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.arguments import CHECKS as CHECKS_OF_MODEL
@@ -189,5 +190,11 @@ class Setup:
         """What the layers "head" are: the one of this name, or else the head."""
         if "head" in surface.layers.owned():
             return "head"
+        if surface.shards is not None:
+            raise SpiritlevelError(
+                "The 'layers' argument must name layers by their paths where fully_shard divides "
+                "the model. Got 'head', which is found with whole weights. Pass its path, such as "
+                "layers='lm_head', or products='reverse', for which the model is gathered."
+            )
         with surface.preserved(), full_precision():
             return choose_head(make_head_plan(surface).heads, self.head).layer

@@ -186,7 +186,9 @@ def choose_method(
     return surface.findings.recall(key, lambda: _find_method(surface, at_once, methods))
 
 
-def _find_method(surface: Surface, at_once: int, methods: Sequence[ProductMethod]) -> ProductMethod:
+def _find_method(
+    surface: Surface, at_once: int, methods: Sequence[ProductMethod] = get_args(ProductMethod)
+) -> ProductMethod:
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
         look = functools.partial(_check_gradient, surface, at_once)
         trusted_derivatives.beside_the_parameters(surface, 0, look)
