@@ -7,6 +7,7 @@ would give so few hits with a probability of FALSE_ALARM. The seeds are fixed. E
 tests has some numbers of passes, a night has all.
 """
 
+import contextlib
 import dataclasses
 import math
 import pathlib
@@ -22,8 +23,10 @@ from engine.test_coverage import one_direction, one_sample_decides
 from spiritlevel.engine.estimate import Estimate, estimate_from_repetitions, estimate_of_draws
 from spiritlevel.engine.memory import VectorMemory
 from spiritlevel.engine.sweep.sums import FEW, MANY, pooled_estimate
+from spiritlevel.engine.weight_space.chunk_products import Images
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import PILOT, WeightProbes
+from spiritlevel.engine.weight_space.products import AbstractProducts
 from spiritlevel.measures.curvature.trace_squared import trace_squared
 from spiritlevel.results import Status
 from zoo.dense_problem import DenseProblem
@@ -147,18 +150,26 @@ def test_agreeing_repetitions_prove_nothing():
     assert Estimate(2.0).scaled(3.0).exact
 
 
-class OnePair:
+class OnePair(AbstractProducts):
     """H is diagonal but for two entries: signs see it or not, in all directions alike."""
 
     def __init__(self, problem, coupling):
-        self.surface, self.memory = problem.surface, VectorMemory()
+        super().__init__(problem.surface, "reverse", VectorMemory())
         size = sum(p.numel() for p in problem.surface.parameters.values())
         self.H = torch.eye(size).double()
         self.H[0, 1] = self.H[1, 0] = coupling
         self.truth = float(size)
 
     def by_chunk(self, requests, *, chunk=None):
-        yield 1.0, [request.vectors @ self.H for request in requests]
+        yield 1.0, self.images(requests)
+
+    def images(self, requests):
+        return [Images(request.vectors @ self.H) for request in requests]
+
+    def keeping_graph(self):
+        return contextlib.nullcontext()
+
+    sought = 0.0
 
 
 @pytest.mark.parametrize(

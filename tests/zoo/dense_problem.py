@@ -8,7 +8,8 @@ give the same numbers is tested in test_products.py and, for one seed, in test_c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ from spiritlevel.engine.row_estimator import RowEstimator
 from spiritlevel.engine.row_probing import RowProbing
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import SweepSums
-from spiritlevel.engine.weight_space.products import Request
+from spiritlevel.engine.weight_space.chunk_products import Images
+from spiritlevel.engine.weight_space.products import AbstractProducts, Request
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.math.curvature import SoftmaxCurvature
 from spiritlevel.math.ordered_columns import OrderedColumns
@@ -35,11 +37,11 @@ from spiritlevel.results import Cost
 from spiritlevel.testing import references
 
 
-class DenseProducts:
+class DenseProducts(AbstractProducts):
     """The interface of `Products`, from dense matrices; all data is one chunk."""
 
     def __init__(self, surface: Any, names: list[str], hessian: Tensor, ggn: Tensor) -> None:
-        self.surface, self.memory = surface, VectorMemory()
+        super().__init__(surface, "reverse", VectorMemory())
         self.matrices = {"hessian": hessian, "ggn": ggn, "residual": hessian - ggn}
         ends = [0]
         for name in names:
@@ -49,18 +51,25 @@ class DenseProducts:
         self.count = 0  # vectors multiplied so far
 
     def by_chunk(
-        self, requests: list[Request], *, chunk: int | None = None
-    ) -> Iterator[tuple[float, list[Tensor]]]:
+        self, requests: Sequence[Request], *, chunk: int | None = None
+    ) -> Iterator[tuple[float, list[Images]]]:
         found = []
         for request in requests:
             self.count += len(request.vectors)
             place = torch.cat([self.places[name] for name in request.space.names])
-            found.append(request.vectors @ self.matrices[request.operator][place][:, place])
+            found.append(Images(request.vectors @ self.matrices[request.operator][place][:, place]))
         yield 1.0, found
 
-    def multiply(self, requests: list[Request]) -> list[Tensor]:
+    def images(self, requests: Sequence[Request]) -> list[Images]:
         ((_, found),) = self.by_chunk(requests)
         return found
+
+    def keeping_graph(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    @property
+    def sought(self) -> float:
+        return 0.0
 
 
 def root_of(logits: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ here it is in them: terms between layers, whose mean is 0, differ. A single laye
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,8 +27,8 @@ from spiritlevel.engine.sample_draws import Slots
 from spiritlevel.engine.sample_probes import SampleProbes, _ProbeValues
 from spiritlevel.engine.sweep.backward import Probes
 from spiritlevel.engine.sweep.sums import ChunkValues, SweepSums
-from spiritlevel.engine.weight_space.chunk_products import Operator
-from spiritlevel.engine.weight_space.products import Request
+from spiritlevel.engine.weight_space.chunk_products import Images, Operator
+from spiritlevel.engine.weight_space.products import AbstractProducts, Request
 from spiritlevel.engine.workspace import Workspace
 from spiritlevel.measures.setup import Setup
 from spiritlevel.model.layers.output_changes import ColumnNoise, Noise, SignedNoise
@@ -184,27 +185,35 @@ class DenseSampleProbes(SampleProbes):
         return torch.einsum("ni,nj->nij", noise.first, noise.second).flatten(1)
 
 
-class DenseProducts:
+class DenseProducts(AbstractProducts):
     """The interface of `Products`, from dense matrices."""
 
     def __init__(self, problem: SampleProblem) -> None:
-        self.problem, self.surface, self.memory = problem, problem.surface, VectorMemory()
+        super().__init__(problem.surface, "reverse", VectorMemory())
+        self.problem = problem
 
     def by_chunk(
-        self, requests: list[Request], *, chunk: int | None = None
-    ) -> Iterator[tuple[float, list[Tensor]]]:
+        self, requests: Sequence[Request], *, chunk: int | None = None
+    ) -> Iterator[tuple[float, list[Images]]]:
         count = len(self.problem.x)
         for start in range(0, count, chunk or count):
             part = slice(start, start + (chunk or count))
             found = []
             for request in requests:
                 H = self.problem.block(request.operator, request.space.names)[part].sum(dim=0)
-                found.append(request.vectors @ H)
+                found.append(Images(request.vectors @ H))
             yield float(min(count, part.stop) - start), found
 
-    def multiply(self, requests: list[Request]) -> list[Tensor]:
+    def images(self, requests: Sequence[Request]) -> list[Images]:
         ((weight, found),) = self.by_chunk(requests)
-        return [each / weight for each in found]
+        return [Images(each.rows / weight) for each in found]
+
+    def keeping_graph(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    @property
+    def sought(self) -> float:
+        return 0.0
 
 
 class SampleWork(Workspace):

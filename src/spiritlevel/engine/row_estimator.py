@@ -68,7 +68,8 @@ class RowEstimator:
         if status is Status.OK and estimate.exact and (doubt := self._doubt(factors)):
             status, text = Status.UNCONFIRMED, f"{_how(rows, factors)}, but not confirmed: {doubt}"
         hidden = hidden_text(self.workspace, estimate)
-        notes = (text.rstrip("."), hidden, _tied_text(rows, factors))
+        remark = "" if rows.probes is None or not rows.of_probed(factors) else rows.probes.remark
+        notes = (text.rstrip("."), remark, hidden, _tied_text(rows, factors))
         text = "; ".join(note for note in notes if note)
         return RowEstimate(estimate, "Hessian", status, text, self.cost)
 

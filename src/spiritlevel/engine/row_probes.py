@@ -62,6 +62,11 @@ class AbstractRowProbes(abc.ABC):
         """ρ(j) of a layer."""
 
     @property
+    def remark(self) -> str:
+        """On how products were formed, where that is not exact up to rounding."""
+        return ""
+
+    @property
     def sketched(self) -> int:
         """How many dominant directions were taken out before."""
         return 0

@@ -44,9 +44,7 @@ from .sample_noise import SampleNoise
 from .sweep.listeners import at_least_float
 from .sweep.probed_rows import SampleNumbers
 from .sweep.sums import FEW, Factors, RowKind, cautious
-from .weight_space import trusted_derivatives
-from .weight_space.chunk_products import Operator, ProductMethod
-from .weight_space.product_methods import choose_method
+from .weight_space.chunk_products import Operator
 from .weight_space.products import SMALL
 from .workspace import Workspace
 
@@ -96,8 +94,9 @@ class SampleProbes(AbstractRowProbes):
             raise NotApplicable(f"noise at the outputs of layers does not give {kind}")
         if odd := self.unknown_uses(self.plan, self.row_of):
             raise NotApplicable(f"the uses of {odd[0]!r} are not known")
-        method = workspace.once("method of products", self._method)  # the same for all kinds
-        if method != "reverse":
+        if workspace.wanted_products not in ("auto", "reverse"):
+            raise NotApplicable(f"they need products='reverse', not {workspace.wanted_products!r}")
+        if workspace.product_method != "reverse":
             raise NotApplicable("autograd has no second derivatives of the model, or wrong ones")
         self._numbers = SampleNumbers(workspace)
         self._noise = SampleNoise(self.surface, kind, self.row_of, workspace.seed)
@@ -106,11 +105,6 @@ class SampleProbes(AbstractRowProbes):
         self._few, self._share = CAUTION_IF_LARGE if size > SMALL else CAUTION_IF_SMALL
         if size <= SMALL or workspace.num_samples < FEW_SAMPLES:
             self.glance = self.pilot = self.least = PILOT_IF_SKEWED
-
-    def _method(self) -> ProductMethod:
-        """The method of forming products, found by a run of the model."""
-        at_once = trusted_derivatives.samples_at_once(self.surface, self.workspace.product_chunk)
-        return choose_method(self.surface, at_once)
 
     @staticmethod
     def unknown_uses(plan: MeasuringPlan, names: Iterable[str]) -> list[str]:

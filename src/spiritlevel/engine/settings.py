@@ -13,9 +13,15 @@ from .precision import Precision
 
 
 def settings_of(
-    surface: Surface, precision: Precision, *, num_samples: int, num_outputs: int, seed: int
+    surface: Surface,
+    precision: Precision,
+    *,
+    num_samples: int,
+    num_outputs: int,
+    seed: int,
+    products: str,
 ) -> dict[str, Any]:
-    """The settings needed to reproduce the numbers."""
+    """Loss, layers, data, number types and device, and what was asked for."""
     return (
         {
             "loss": surface.loss.name,
@@ -34,4 +40,5 @@ def settings_of(
         | dataclasses.asdict(precision)
         | call_settings()
         | ({} if surface.frozen is None else {"frozen": surface.frozen})
+        | ({} if products == "auto" else {"products": products})
     )

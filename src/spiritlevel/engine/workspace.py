@@ -38,8 +38,11 @@ from .sweep.leading import Leading, Split, least_probes
 from .sweep.output_probes import OutputProbes
 from .sweep.sums import Factors, RowKind
 from .sweep_passes import SweepPasses
+from .weight_space.chunk_products import ProductChoice, ProductMethod
 from .weight_space.perturbed import NoiseVectors, PerturbedLoss
+from .weight_space.product_methods import choose_method
 from .weight_space.products import SMALL, Products
+from .weight_space.trusted_derivatives import samples_at_once
 
 Made = TypeVar("Made")
 STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
@@ -57,11 +60,13 @@ class Workspace:
         memory: int | None = None,
         seed: int = 0,
         precision: Precision | None = None,
+        products: ProductChoice = "auto",
         options: Any = None,  # of the measures, which alone know them
     ) -> None:
         """`memory` is the number of bytes that samples and vectors of the weights may take."""
         self.surface, self.seed, self.head_name = surface, seed, head
         self.precision = precision or Precision()
+        self.wanted_products: ProductChoice = products
         self.options = options
         self.asked: frozenset[str] = frozenset()  # the measures of this call, by name
         self.cache: dict[Any, Any] = {}  # estimates that several measures share
@@ -160,8 +165,24 @@ class Workspace:
     @functools.cached_property
     def products(self) -> Products:
         """Products with the Hessian over this surface."""
-        chunk, kept = self.product_chunk, self.kept_samples
-        return Products(self.surface, chunk=chunk, memory=self.vector_memory, kept=kept)
+        return Products(
+            self.surface,
+            chunk=self.product_chunk,
+            method=self.product_method,
+            memory=self.vector_memory,
+            kept=self.kept_samples,
+        )
+
+    @property
+    def product_remark(self) -> str:
+        """On the products so far, where they are not exact up to rounding."""
+        return self.products.remark if "products" in vars(self) else ""
+
+    @functools.cached_property
+    def product_method(self) -> ProductMethod:
+        """How products are formed: as the user wants it, or found by a run of the model."""
+        at_once = samples_at_once(self.surface, self.product_chunk)
+        return choose_method(self.surface, at_once, self.wanted_products)
 
     @functools.cached_property
     def perturbed(self) -> PerturbedLoss:
@@ -380,6 +401,7 @@ class Workspace:
             num_samples=self.num_samples if passes is None else passes.first.num_samples,
             num_outputs=self.plan.num_outputs,
             seed=self.seed,
+            products=self.wanted_products,
         )
 
     def subject(self) -> dict[str, Any]:

@@ -115,6 +115,7 @@ def eigenvalue_measurement(
         )
     elif not exact:
         text = f"± with {100 * asked.confidence:.3g} % confidence over random starts"
+    text = "; ".join(note for note in (workspace.product_remark, text) if note)
     return Measurement(
         name,
         value,

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar, get_args
 
 from torch import Tensor, nn
 
 from ..engine.head.head_layer import choose_head
 from ..engine.plan import make_head_plan
 from ..engine.precision import Method, Precision
+from ..engine.sharded_workspace import ShardedWorkspace
+from ..engine.weight_space.chunk_products import ProductChoice
+from ..engine.weight_space.long_rows import divided_among
 from ..engine.workspace import Workspace
-from ..ground.need import is_number, is_whole, need, number, or_none
+from ..ground.errors import SpiritlevelError
+from ..ground.need import is_number, is_whole, need, number, one_of, or_none
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.arguments import CHECKS as CHECKS_OF_MODEL
 from ..model.arithmetic import Arithmetic, full_precision
@@ -31,6 +35,7 @@ CHECKS: dict[str, ArgumentCheck] = {
     **CHECKS_OF_MODEL,
     "head": ArgumentCheck(or_none(is_text), "the path of a layer, or None"),
     "method": ArgumentCheck(or_none(is_text), "the name of a method, such as 'auto'"),
+    "products": ArgumentCheck(is_text, "the name of a method, such as 'auto'"),
     "rtol": ArgumentCheck(is_number, "a number, such as 0.05"),
     "confidence": ArgumentCheck(is_number, "a number, such as 0.95"),
     "max_passes": ArgumentCheck(is_whole, "a whole number below 2**63, such as 100"),
@@ -62,7 +67,13 @@ class OnLayersFast(OnLayers, total=False):
     arithmetic: Arithmetic
 
 
-class ToPrecision(OnLayers, total=False):
+class OfProducts(OnLayers, total=False):
+    """Arguments of a verb that forms products with the Hessian."""
+
+    products: ProductChoice
+
+
+class ToPrecision(OfProducts, total=False):
     """Of a verb whose values are refined until they are as precise as is asked."""
 
     rtol: float
@@ -98,6 +109,7 @@ class Setup:
     head: str | None = None
     forward: Forward | None = None
     method: Method = "auto"
+    products: ProductChoice = "auto"
     rtol: float = 0.05
     confidence: float = 0.95
     max_passes: int = 100
@@ -111,6 +123,9 @@ class Setup:
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
         _ = self.precision
+        needed = f"one of {', '.join(get_args(ProductChoice))}"
+        chosen = one_of(get_args(ProductChoice))
+        need("products", self.products, chosen, needed, "'auto' takes what the model supports.")
         object.__setattr__(self, "options", as_options(self.options))
         then = "Leave it out for 640 MiB, or half the free memory of a GPU."
         need("memory", self.memory, or_none(number(above=0)), "a positive number of bytes", then)
@@ -122,7 +137,7 @@ class Setup:
 
     def whole(self) -> Setup:
         """This setup for all layers, without what is about estimates."""
-        return dataclasses.replace(Setup(**self.keywords(OnLayers)), layers=None)
+        return dataclasses.replace(Setup(**self.keywords(OfProducts)), layers=None)
 
     def keywords(self, kind: type[Keywords]) -> Keywords:
         """The arguments of a verb, by one of the classes above: `neurons(model, data, **these)`."""
@@ -136,12 +151,14 @@ class Setup:
         check_model(surface.model)
         if self.layers == "head":
             surface = self._surface(model, data, self._head_layer(surface))
-        return Workspace(
+        kind = Workspace if surface.shards is None else ShardedWorkspace
+        return kind(
             surface,
             head=self.head,
             memory=None if self.memory is None else int(self.memory),  # 2e9 is a number of bytes
             seed=self.seed,
             precision=self.precision,
+            products=self.products,
             options=as_options(self.options),
         )
 
@@ -149,7 +166,10 @@ class Setup:
     def opened(self, model: nn.Module, data: Iterable[Any]) -> Iterator[Workspace]:
         """The workspace, in which the model may change: it is restored at the end."""
         workspace = self.workspace(model, data)
-        with workspace.surface.preserved():
+        surface = workspace.surface
+        whole = surface.shards is None
+        parts = contextlib.nullcontext() if whole else divided_among(surface.processes)
+        with surface.preserved(), parts:
             yield workspace
 
     def _surface(
@@ -170,5 +190,11 @@ class Setup:
         """What the layers "head" are: the one of this name, or else the head."""
         if "head" in surface.layers.owned():
             return "head"
+        if surface.shards is not None:
+            raise SpiritlevelError(
+                "The 'layers' argument must name layers by their paths where fully_shard divides "
+                "the model. Got 'head', which is found with whole weights. Pass its path, such as "
+                "layers='lm_head', or products='reverse', for which the model is gathered."
+            )
         with surface.preserved(), full_precision():
             return choose_head(make_head_plan(surface).heads, self.head).layer

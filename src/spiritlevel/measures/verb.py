@@ -21,6 +21,8 @@ Result = TypeVar("Result")
 
 
 def verb(
+    *,
+    by_products: bool = False,
     **checks: ArgumentCheck,
 ) -> Callable[[Callable[Concatenate[Setup, Arguments], Result]], Callable[Arguments, Result]]:
     """Decorate `body(setup, model, data, *, its own, **shared: Unpack[OnLayers])`.
@@ -29,6 +31,7 @@ def verb(
     classes beside it) in the place of `shared`; the body finds these in its setup.
 
     Args:
+        by_products: whether products with the Hessian are all it needs.
         checks: one for each of its own arguments.
     """
 
@@ -46,7 +49,7 @@ def verb(
             given = _bound(body.__name__, signature, args, kwargs)
             check_arguments(body.__name__, given, known)
             alike = {name: value for name, value in given.items() if known[name].alike}
-            with surrounded(body.__name__, given, alike):
+            with surrounded(body.__name__, given, alike, by_products=by_products):
                 setup = Setup(**{name: given.pop(name) for name in shared})
                 return cast("Callable[..., Result]", body)(setup, **given)
 
@@ -60,11 +63,13 @@ def verb(
 
 def measuring(
     *apart: str,
+    by_products: bool = False,
 ) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Decorate a function that measures networks, and whose argument `setup` is ready.
 
     Args:
         apart: which of its arguments may differ between processes, besides those of all verbs.
+        by_products: whether products with the Hessian are all it needs.
     """
 
     def decorated(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -76,7 +81,7 @@ def measuring(
             given = dict(signature.bind(*args, **kwargs).arguments)
             given |= vars(given.pop("setup"))
             alike = {name: value for name, value in given.items() if name not in differing}
-            with surrounded(function.__name__, given, alike):
+            with surrounded(function.__name__, given, alike, by_products=by_products):
                 return function(*args, **kwargs)
 
         return call

@@ -267,7 +267,7 @@ def gathered(model: nn.Module) -> Iterator[None]:
     nor the state of an optimizer. The hooks that gather and divide around each layer rest
     meanwhile: they would be parts of the graph of which nothing is known.
     """
-    sharded: list[Any] = [module for module in model.modules() if _is_sharded(module)]
+    sharded: list[Any] = [module for module in model.modules() if is_sharded(module)]
     if not sharded or not any(type(p).__name__ == "DTensor" for p in model.parameters()):
         yield
         return
@@ -279,7 +279,7 @@ def gathered(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _is_sharded(module: nn.Module) -> bool:
+def is_sharded(module: nn.Module) -> bool:
     """By its base class, which `fully_shard` adds; without importing torch.distributed."""
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 

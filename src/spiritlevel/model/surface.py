@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from .named_layers import Layers
 from .number_types import NumberTypes
 from .output_checks import OutputChecks
 from .parameters import KeptData, frozen_text, select_parameters, substituted
+from .shards import Shards, is_divided
 from .surroundings import data_record
 from .weight_matrices import MatrixSearch, WeightMatrix
 from .weight_norm import PlainWeightNorm
@@ -61,7 +62,9 @@ class Surface:
         arithmetic: Arithmetic = "full",
     ) -> None:
         """`layers` restricts the parameters to modules whose path matches one of the patterns."""
-        refuse_sharded(model)
+        divided = is_divided(model)  # what may not stay so was gathered
+        if not divided:
+            refuse_sharded(model)
         has_hooks = isinstance(model, nn.parallel.DistributedDataParallel)
         self.model = model = unwrapped(model)
         self.data = _batches.as_batches(data)
@@ -82,6 +85,10 @@ class Surface:
         )
         self.parameters = select_parameters(model, layers)
         self.layers = Layers(model, self.parameters)
+        self.shards: Shards | None = None
+        if divided:
+            self.shards = Shards(model, self.parameters)
+            self.parameters = cast("dict[str, nn.Parameter]", self.shards.parts)
         anchor = next(iter(model.parameters()), torch.empty(0))
         self.device = anchor.device
         self.numbers = NumberTypes(model, self.device, arithmetic, has_hooks=has_hooks)

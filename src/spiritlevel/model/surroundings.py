@@ -22,6 +22,7 @@ from .distributed import Processes, gathered, refuse_sharded, unwrapped
 from .exclusive import claimed, process_state
 from .fingerprint import DataRecord
 from .host import on_a_device_with_float64
+from .shards import may_stay_divided
 from .weights import fixed_weights
 
 
@@ -57,10 +58,13 @@ def call_settings() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def surrounded(verb: str, arguments: Mapping[str, Any], alike: Mapping[str, Any]) -> Iterator[None]:
+def surrounded(
+    verb: str, arguments: Mapping[str, Any], alike: Mapping[str, Any], *, by_products: bool = False
+) -> Iterator[None]:
     """Surround a call that measures its argument `model`, or all of its `models`.
 
-    `alike` are those of its arguments that must be the same in all processes.
+    `alike` are those of its arguments that must be the same in all processes. `by_products` says
+    that products with the Hessian are all it needs: a model that FSDP2 has divided stays so then.
     """
     models = _models(arguments)
     processes = Processes(join=arguments.get("distributed", True))
@@ -69,7 +73,13 @@ def surrounded(verb: str, arguments: Mapping[str, Any], alike: Mapping[str, Any]
         stack.enter_context(_plain_modes(call))
         stack.enter_context(full_precision())
         stack.enter_context(processes.together())
+        differences = by_products and arguments.get("products") in ("auto", "difference")
+        kept = [each for each in models if differences and may_stay_divided(each, processes)]
+        if kept:  # vectors are parts of whole ones
+            alike = {name: value for name, value in alike.items() if not isinstance(value, Tensor)}
         for model in models:
+            if model in kept:
+                continue
             stack.enter_context(gathered(model))
             refuse_sharded(model)
             if moved := stack.enter_context(on_a_device_with_float64(model)):
@@ -79,7 +89,8 @@ def surrounded(verb: str, arguments: Mapping[str, Any], alike: Mapping[str, Any]
         for model in models:
             if not any(model is each for each in call.models):
                 call.models.append(model)
-                stack.enter_context(fixed_weights(model, processes))
+                others = Processes(join=False) if model in kept else processes
+                stack.enter_context(fixed_weights(model, others))
         yield
 
 

@@ -77,7 +77,8 @@ def _plain_parts(tensor: Tensor) -> list[Tensor]:
     if flatten is None:
         return [tensor]
     names, _ = flatten()
-    return [part for name in names for part in _plain_parts(getattr(tensor, name))]
+    inside = [getattr(tensor, name) for name in names]  # a DTensor has its mesh there, too
+    return [part for each in inside if isinstance(each, Tensor) for part in _plain_parts(each)]
 
 
 @contextlib.contextmanager

@@ -53,6 +53,9 @@ def measure(
         method: "auto" takes the exact value where that is cheap and certified, and otherwise the
             cheapest estimate; or "exact", "output_probes", "sample_probes", "split", "hutchinson",
             "hutch++".
+        products: how the Hessian is multiplied: "reverse" (a second backward), "forward" (a forward
+            derivative of the gradient), "difference" (differences of gradients: half the memory and
+            any kernel, with an error that is stated), or "auto", the first that the model supports.
         rtol: estimates are refined until their interval is this narrow, relative to the value.
         confidence: the probability with which the interval covers the true value.
         max_passes: how many probes an estimate may use; each is one pass over the data.

@@ -26,7 +26,7 @@ from ..engine.weight_space.ritz_errors import CONFIDENCE
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
 from ..ground.need import is_number, is_whole, need, need_one_of, or_none, whole
-from ..measures.setup import OnLayers, Setup
+from ..measures.setup import OfProducts, Setup
 from ..measures.verb import measuring, verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.running_statistics import batch_statistics
@@ -51,6 +51,7 @@ BY_START = (
     "spectrum ends within it. ± of the others:"
 )
 LOST = "lost_digits"  # a setting: why no eigenvalue counts as found
+BY = "products_by"  # a setting: on how products were formed, where that is not exact
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
@@ -99,7 +100,7 @@ class Eigenvalues(Shown, Plain):
         pairs = sorted(zip(*lists, strict=True), reverse=True)
         count = int(self.settings["num_samples"])
         table = Table(columns, pairs, id="eigenvalue-table", title="Largest first")
-        lost = [str(self.settings[LOST])] if LOST in self.settings else []
+        lost = [str(self.settings[name]) for name in (BY, LOST) if name in self.settings]
         first = self.settings.get("confidence")
         start = "±:" if first is None else BY_START.format(100 * float(first))
         rests = f"{start} {BY_RESIDUAL}."
@@ -149,6 +150,7 @@ class Spectrum(Shown, Saved):
 
 
 @verb(
+    by_products=True,
     num=WHOLE,
     which=ArgumentCheck(is_text, "'largest', 'smallest' or 'both'"),
     matrix=MATRIX,
@@ -167,7 +169,7 @@ def eigenvalues(
     rtol: float = VALUE_RTOL,
     residual_rtol: float | None = None,
     max_passes: int = 200,
-    **shared: Unpack[OnLayers],
+    **shared: Unpack[OfProducts],
 ) -> Eigenvalues:
     """Extreme eigenvalues to a tolerance, by Lanczos with full reorthogonalization.
 
@@ -220,7 +222,7 @@ def eigenvalues(
     return _recorded(pairs, space, workspace, settings)
 
 
-@verb(num_vectors=WHOLE, steps=WHOLE, matrix=MATRIX)
+@verb(by_products=True, num_vectors=WHOLE, steps=WHOLE, matrix=MATRIX)
 def density(
     setup: Setup,
     model: nn.Module,
@@ -229,7 +231,7 @@ def density(
     num_vectors: int = 8,
     steps: int = 40,
     matrix: Matrix = "hessian",
-    **shared: Unpack[OnLayers],
+    **shared: Unpack[OfProducts],
 ) -> SpectralDensity:
     """The distribution of all eigenvalues, by stochastic Lanczos quadrature.
 
@@ -275,7 +277,7 @@ def _sizes(space: ParameterSpace) -> dict[str, int]:
 def _recorded(
     pairs: Eigenpairs, space: ParameterSpace, workspace: Workspace, settings: dict[str, Any]
 ) -> Eigenvalues:
-    lost = workspace.surface.lost.text()
+    lost, remark = workspace.surface.lost.text(), workspace.product_remark
     return Eigenvalues(
         values=pairs.values.tolist(),
         residuals=pairs.residuals.tolist(),
@@ -284,7 +286,7 @@ def _recorded(
         vectors=pairs.vectors,
         names=space.names,
         cost=workspace.cost,
-        settings=settings | ({LOST: lost} if lost else {}),
+        settings=settings | ({LOST: lost} if lost else {}) | ({BY: remark} if remark else {}),
     )
 
 

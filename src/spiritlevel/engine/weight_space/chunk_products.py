@@ -1,14 +1,12 @@
 """Products with the Hessian, its residual H − GGN, and the GGN, on one chunk of data.
 
-Three methods give the same numbers:
+Three methods give the same numbers, the first two up to rounding:
 
 reverse      backward of the gradient. The gradient's graph of a chunk serves every vector.
 forward      a forward derivative of the gradient: needs no second backward.
-difference   (∇L(θ + hv) − ∇L(θ − hv)) / 2h: needs a gradient only. h is the cube root of the
-             precision, so about a third of the digits is lost: errors of 1e-5 in float64, and more
-             where a ReLU switches within the step. In float32 they are 1e-2, so a float32 model is
-             held in float64 for it, unless it is too large or refuses that. The step is shorter
-             where outputs change by much: the loss of a confident network is exponential in them.
+difference   (∇L(θ + sv) − ∇L(θ − sv)) / 2s: needs a gradient only, and tells its own error, which
+             leaves half of the digits (`differences`). A float32 model is held in float64 for it,
+             unless it is too large or refuses that.
 
 The residual is Σ_c ∂ℓ/∂z_c ∇²z_c: the Hessian of ⟨g, z⟩ with g = ∂ℓ/∂z held fixed. So its product
 costs as much as one with the Hessian, and nothing is subtracted.
@@ -18,9 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,17 +28,24 @@ from ...model.convolutions import UsualConvolutions
 from ...model.surface import Surface
 from ...records.measurements import Cost
 from . import trusted_derivatives
+from .differences import Difference, Differences, Parts, enough_in, length_of
 from .parameter_space import ParameterSpace
 
 Operator = Literal["hessian", "residual", "ggn"]
 ProductMethod = Literal["reverse", "forward", "difference"]
-VectorProduct = Callable[[ParameterSpace, Tensor], Tensor]  # of one flat vector
-RowProducts = Callable[[ParameterSpace, Tensor], Tensor]  # of every row of a matrix
-Parts = dict[str, Tensor]  # by parameter
+ProductChoice = Literal["auto", "reverse", "forward", "difference"]
 
-# How far a difference may move the outputs, in cube roots of the precision: next to exponentials in
-# the loss, and as a share of the outputs' size, below which their rounding counts.
-FAR, FAR_SHARE = 10.0, 0.1
+
+class Images(NamedTuple):
+    """Products with vectors, and where they are differences what these may be off."""
+
+    rows: Tensor
+    gaps: Tensor | None = None  # the rows minus what another step gives
+    rounding: Tensor | None = None  # the length of what rounding may change in each row
+
+
+VectorProduct = Callable[[ParameterSpace, Tensor], Images]  # of one flat vector
+RowProducts = Callable[[ParameterSpace, Tensor], Images]  # of every row of a matrix
 
 
 def plain_gradient(
@@ -73,32 +77,6 @@ def forward_derivative(function: Callable[[Parts], Parts], start: Parts, along: 
     return {name: t.detach() for name, t in tangents.items()}
 
 
-def central_difference(
-    function: Callable[[Parts], Parts],
-    start: Parts,
-    along: Parts,
-    *,
-    shorten: Callable[[Parts], float] = lambda ahead: 1.0,
-) -> Parts:
-    """With a step of the cube root of the precision times the parameters' length.
-
-    `shorten` says by which factor that is too long, from the parameters a step ahead.
-    """
-    length = math.sqrt(sum(float(v.double().square().sum()) for v in along.values()))
-    if length == 0.0:
-        return {name: torch.zeros_like(value) for name, value in function(start).items()}
-    scale = math.sqrt(sum(float(v.double().square().sum()) for v in start.values()))
-    eps = torch.finfo(next(iter(start.values())).dtype).eps
-    step = eps ** (1 / 3) * max(scale, 1.0) / length
-    step *= shorten({name: value + step * along[name] for name, value in start.items()})
-    ahead = function({name: value + step * along[name] for name, value in start.items()})
-    behind = function({name: value - step * along[name] for name, value in start.items()})
-    return {
-        name: ((ahead[name].double() - behind[name].double()) / (2 * step)).detach()
-        for name in ahead
-    }
-
-
 def make_products(
     surface: Surface,
     batch: Any,
@@ -107,21 +85,31 @@ def make_products(
     names: tuple[str, ...],
     method: ProductMethod,
     together: int = 1,
+    known: dict[Hashable, Differences] | None = None,
 ) -> tuple[float, dict[Operator, RowProducts]]:
-    """The weight of a chunk, and the products with each operator."""
+    """The weight of a chunk, and the products with each operator.
+
+    `known` keeps what differences have found out, for later passes over the same chunks.
+    """
     if method == "reverse":
         return _reverse(surface, batch, where, operators, names, together)
-    return _functional(surface, batch, where, operators, method)
+    return _functional(surface, batch, where, operators, method, {} if known is None else known)
 
 
 def _each(one: VectorProduct) -> RowProducts:
     """Multiply the rows one after another."""
 
-    def each(space: ParameterSpace, vectors: Tensor) -> Tensor:
+    def each(space: ParameterSpace, vectors: Tensor) -> Images:
         found = [one(space, v) for v in vectors]
-        return found[0][None] if len(found) == 1 else torch.stack(found)
+        if found[0].gaps is None:
+            return Images(_stacked([each.rows for each in found]))
+        return Images(*(_stacked(list(part)) for part in zip(*found, strict=True)))
 
     return each
+
+
+def _stacked(rows: list[Tensor]) -> Tensor:
+    return rows[0][None] if len(rows) == 1 else torch.stack(rows)
 
 
 def _reverse(
@@ -212,9 +200,9 @@ def _second_backward(
         )
         return space.join(second, (len(vectors),))
 
-    def product(space: ParameterSpace, vectors: Tensor) -> Tensor:
+    def product(space: ParameterSpace, vectors: Tensor) -> Images:
         found = [several(space, v) for v in vectors.split(together)]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return Images(found[0] if len(found) == 1 else torch.cat(found))
 
     return product
 
@@ -232,11 +220,11 @@ def _reverse_ggn(
     pulled = torch.autograd.grad(outputs, leaves, u, create_graph=True, allow_unused=True)
     by_name = dict(zip(parameters, pulled, strict=True))
 
-    def product(space: ParameterSpace, vector: Tensor) -> Tensor:
+    def product(space: ParameterSpace, vector: Tensor) -> Images:
         pairs = [(by_name[name], v) for name, v in space.split(vector).items()]
         live = [(g, v) for g, v in pairs if g is not None and g.requires_grad]
         if not live:
-            return torch.zeros_like(vector)
+            return Images(torch.zeros_like(vector))
         (pushed,) = torch.autograd.grad(
             [g for g, _ in live], u, [v for _, v in live], retain_graph=True
         )
@@ -244,7 +232,7 @@ def _reverse_ggn(
         wanted = [parameters[name] for name in space.names]
         signal = signal.reshape(outputs.shape)
         back = torch.autograd.grad(outputs, wanted, signal, retain_graph=True, allow_unused=True)
-        return space.join(back)
+        return Images(space.join(back))
 
     return product
 
@@ -258,15 +246,23 @@ def _precise(surface: Surface) -> Callable[[], contextlib.AbstractContextManager
     return functools.partial(surface.numbers.computing_in, torch.float64)
 
 
+def sought(surface: Surface) -> float:
+    """The error, relative to a product, at which a difference of gradients is good enough."""
+    is_precise = _precise(surface) is not contextlib.nullcontext
+    return enough_in(torch.float64 if is_precise else surface.dtype)
+
+
 def _functional(
     surface: Surface,
     batch: Any,
     where: BatchLocation,
     operators: tuple[Operator, ...],
     method: ProductMethod,
+    known: dict[Hashable, Differences],
 ) -> tuple[float, dict[Operator, RowProducts]]:
     """Products that run the model again, as a function of its parameters, for each vector."""
-    precise = _precise(surface) if method == "difference" else contextlib.nullcontext
+    by_difference = method == "difference"
+    precise = _precise(surface) if by_difference else contextlib.nullcontext
     with precise(), torch.no_grad():
         batch = surface.received(batch)
         outputs, targets = surface.outputs(batch, where=where)
@@ -276,44 +272,74 @@ def _functional(
     with torch.enable_grad():
         total = surface.loss.values(wide, targets).sum()
     (signal,) = torch.autograd.grad(total, wide)
-    model = surface.function(batch)
+    model, count = surface.function(batch), len(outputs)
 
-    def value(operator: Operator) -> Callable[[dict[str, Tensor]], Tensor]:
+    def run(p: Parts) -> Tensor:
+        surface.cost += Cost(forwards=count if by_difference else 0)
+        return model(p)
+
+    def value(operator: Operator) -> Callable[[Parts], Tensor]:
         if operator == "residual":
-            return lambda p: (model(p).double() * signal).sum()
-        return lambda p: surface.loss.values(model(p).double(), targets).sum()
+            return lambda p: (run(p).double() * signal).sum()
+        return lambda p: surface.loss.values(run(p).double(), targets).sum()
 
-    def shorten(ahead: Parts) -> float:
-        with torch.no_grad():
-            moved = float((model(ahead) - outputs).detach().abs().max())
-        surface.cost += Cost(forwards=len(outputs))
-        unit = torch.finfo(outputs.dtype).eps ** (1 / 3)
-        longest = unit * (FAR + FAR_SHARE * float(outputs.detach().abs().max()))
-        return min(1.0, longest / moved) if moved > 0 else 1.0
+    def gradient(function: Callable[[Parts], Tensor]) -> Callable[[Parts], Parts]:
+        if not by_difference:
+            return grad(function)
+        plain = plain_gradient(function, surface.substituting)
 
-    difference = functools.partial(central_difference, shorten=shorten)
-    derivative = forward_derivative if method == "forward" else difference
-    plain = functools.partial(plain_gradient, within=surface.substituting)
-    gradient: Callable[..., Any] = grad if method == "forward" else plain
+        def counted(start: Parts) -> Parts:
+            surface.cost += Cost(backwards=count)
+            return plain(start)
+
+        return counted
 
     def product(operator: Operator) -> VectorProduct:
-        def multiply(space: ParameterSpace, vector: Tensor) -> Tensor:
+        def derivative(function: Callable[[Parts], Parts], start: Parts, v: Parts) -> Difference:
+            if not by_difference:
+                return Difference(forward_derivative(function, start, v))
+            place = (operator, where, *start)
+            return known.setdefault(place, Differences()).along(function, start, v)
+
+        def multiply(space: ParameterSpace, vector: Tensor) -> Images:
             with precise():
                 return multiplied(space, vector)
 
-        def multiplied(space: ParameterSpace, vector: Tensor) -> Tensor:
+        def multiplied(space: ParameterSpace, vector: Tensor) -> Images:
             start = {name: surface.parameters[name].detach() for name in space.names}
             direction = {name: v.to(start[name].dtype) for name, v in space.split(vector).items()}
             if operator != "ggn":
-                second = derivative(gradient(value(operator)), start, direction)
-                return space.join(list(second.values()))
-            assert curvature is not None
-            pushed = derivative(lambda p: {"z": model(p)}, start, direction)["z"]
-            pulled = curvature.apply(pushed.double().flatten(1)).to(outputs.dtype)
-            pulled = pulled.reshape(outputs.shape)
-            back = gradient(lambda p: (model(p) * pulled).sum())(start)
-            return space.join([back[name].detach() for name in space.names])
+                return images_of(space, derivative(gradient(value(operator)), start, direction))
+            with torch.no_grad() if by_difference else contextlib.nullcontext():
+                pushed = derivative(lambda p: {"z": run(p)}, start, direction)
+
+            def pull(z: Tensor) -> Parts:
+                assert curvature is not None
+                weighted = curvature.apply(z.double().flatten(1)).to(outputs.dtype)
+                weighted = weighted.reshape(outputs.shape)
+                back = gradient(lambda p: (run(p) * weighted).sum())(start)
+                return {name: back[name].detach() for name in space.names}
+
+            return images_of(space, _pulled(pushed, pull))
 
         return multiply
 
     return weight, {operator: _each(product(operator)) for operator in operators}
+
+
+def _pulled(pushed: Difference, pull: Callable[[Tensor], Parts]) -> Difference:
+    """A linear function of a difference of outputs."""
+    value = pull(pushed.value["z"])
+    if pushed.gap is None:
+        return Difference(value)
+    share = pushed.rounding / (length_of(pushed.value) or 1.0)
+    return Difference(value, pull(pushed.gap["z"]), share * length_of(value))
+
+
+def images_of(space: ParameterSpace, found: Difference) -> Images:
+    """A derivative as a row, with what it may be off if it is a difference."""
+    row = space.join(list(found.value.values()))
+    if found.gap is None:
+        return Images(row)
+    gap = space.join(list(found.gap.values()))
+    return Images(row, gap, torch.tensor(found.rounding, device=row.device, dtype=torch.float64))

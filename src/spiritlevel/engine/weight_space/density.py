@@ -16,7 +16,7 @@ from ...records.measurements import ERROR, VALUE
 from ...records.notebooks import Shown
 from ...records.reading import Misread, Plain, read_as
 from .lanczos import ROUNDOFF
-from .long_rows import columns
+from .long_rows import columns, dots
 
 WIDTH = 0.01  # of the spectrum's range: the default broadening of a curve
 MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass beyond that
@@ -35,6 +35,7 @@ class SpectralDensity(Shown, Plain):
     nodes: Tensor  # shape: (num_vectors, steps), float64
     weights: Tensor  # shape: (num_vectors, steps), float64
     size: int  # of the matrix
+    text: str = ""  # on how products were formed, where that is not exact up to rounding
 
     def moment(self, power: int) -> tuple[float, float | None]:
         """Mean and standard error over the vectors of Σ w θ^power; no error from one vector.
@@ -115,7 +116,8 @@ class SpectralDensity(Shown, Plain):
         title = "Means and sums over all eigenvalues"
         told = "1 random vector" if vectors == 1 else f"{vectors} random vectors"
         table = Table(columns, rows, id="moment-table", title=title)
-        return [table.filled(), Text([f"From {told} and {steps} products with each."])]
+        lines = [f"From {told} and {steps} products with each.", self.text]
+        return [table.filled(), Text([line for line in lines if line])]
 
     def to_dict(self) -> dict[str, Any]:
         """The density in plain types, ready for JSON."""
@@ -123,7 +125,7 @@ class SpectralDensity(Shown, Plain):
             "nodes": self.nodes.tolist(),
             "weights": self.weights.tolist(),
             "size": self.size,
-        }
+        } | ({"text": self.text} if self.text else {})
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SpectralDensity:
@@ -144,7 +146,7 @@ class SpectralDensity(Shown, Plain):
             nodes.isfinite().all() and (weights >= 0).all() and ((sums - 1).abs() < 1e-6).all()
         ):
             raise Misread("the density's nodes must be finite, and its weights sum to 1 in a row")
-        return cls(nodes, weights, size)
+        return cls(nodes, weights, size, read_as(str, data.get("text", ""), "the density's text"))
 
 
 class Quadrature:
@@ -159,6 +161,7 @@ class Quadrature:
         start: Shape (num_vectors, size). Normal vectors reach every eigenvalue. Random signs may
             miss some in a small matrix, where they can be eigenvectors themselves.
         steps: Products with each vector; at most `size`.
+        size: Of the whole vectors, where this process has a part of each.
 
     >>> from spiritlevel.engine.weight_space.lockstep import solve
     >>> diagonal = torch.tensor([5.0, 5.0, 1.0, 1.0])
@@ -170,9 +173,9 @@ class Quadrature:
     [0.5, 0.5, 0.0]
     """
 
-    def __init__(self, start: Tensor, *, steps: int) -> None:
+    def __init__(self, start: Tensor, *, steps: int, size: int | None = None) -> None:
         _check(start, steps)
-        num_vectors, self._size = start.shape
+        num_vectors, self._size = len(start), start.shape[1] if size is None else size
         self.products = 0
         self._steps = min(steps, self._size)
         self._step = 0
@@ -181,7 +184,7 @@ class Quadrature:
         self._side = torch.zeros(num_vectors, self._steps, dtype=torch.float64)
         self._lengths = [self._steps] * num_vectors
         self._rows = torch.arange(num_vectors)  # the start vector of each unfinished row
-        self._current = start.detach() / _dot(start, start).sqrt().to(start)[:, None]
+        self._current = start.detach() / dots(start, start).sqrt().to(start)[:, None]
         self._previous = torch.zeros_like(self._current)
 
     @property
@@ -203,7 +206,7 @@ class Quadrature:
                 f"Got {tuple(products.shape)}. Call directions() again."
             )
         rows, step = self._rows, self._step
-        alpha = _dot(products, self._current)
+        alpha = dots(products, self._current)
         if not alpha.isfinite().all():
             raise SpiritlevelError(
                 f"The 'products' argument of Quadrature.update must be finite. Got NaN or infinity "
@@ -219,7 +222,7 @@ class Quadrature:
                 - a * self._current[:, part].double()
                 - b * following[:, part].double()
             )
-        beta = _dot(following, following).sqrt()
+        beta = dots(following, following).sqrt()
         self.products += len(rows)
         self._step += 1
         self._diagonal[rows, step] = alpha.cpu()
@@ -254,14 +257,6 @@ class Quadrature:
         return SpectralDensity(nodes, weights, self._size)
 
 
-def _dot(A: Tensor, B: Tensor) -> Tensor:
-    """Inner product of each row of A with its row of B, summed in float64."""
-    total = torch.zeros(len(A), dtype=torch.float64, device=A.device)
-    for part in columns(2 * len(A), A):
-        total += (A[:, part].double() * B[:, part].double()).sum(dim=1)
-    return total
-
-
 def _check(start: Tensor, steps: int) -> None:
     if start.dim() != 2 or not start.numel() or start.dtype not in (torch.float32, torch.float64):
         raise SpiritlevelError(
@@ -269,7 +264,7 @@ def _check(start: Tensor, steps: int) -> None:
             f"(num_vectors, size). Got {start.dtype} of shape {tuple(start.shape)}. "
             f"Typical: ten rows of normal numbers."
         )
-    norms = _dot(start.detach(), start.detach())
+    norms = dots(start.detach(), start.detach())
     if not (norms.isfinite() & (norms > 0)).all():
         raise SpiritlevelError(
             f"The 'start' argument of Quadrature must have finite rows other than 0. Got squared "

@@ -17,12 +17,13 @@ from torch import Tensor
 from ...ground.errors import SpiritlevelError
 from ...math.signs import random_normals
 from ..memory import LEAST, VectorMemory, bytes_of_product
-from .chunk_products import Operator
+from .chunk_products import Images, Operator
 from .density import Quadrature, SpectralDensity
+from .difference_residuals import with_product_errors
 from .lanczos import Eigenpairs, Lanczos, Which
 from .lockstep import solve
 from .parameter_space import ParameterSpace
-from .products import Products, Request
+from .products import AbstractProducts, Request
 from .ritz_errors import CONFIDENCE
 
 BASIS_BYTES = 1 << 30  # Lanczos vectors kept before the basis is compressed
@@ -35,6 +36,7 @@ HALF_RESIDUAL = 1e-2
 VALUE_RTOL = 0.01
 MIXED = 0.01  # length of the random part that is added to a warm start
 _STREAM = 2000  # of random numbers, different from those of probes
+OTHERS = 10_000  # streams further on are the numbers of the next process's part of a vector
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,7 @@ def vector_dtype(space: ParameterSpace) -> torch.dtype:
 
 def basis_size(space: ParameterSpace, num: int) -> int:
     """How many vectors to keep where nothing limits them: enough to converge."""
-    fitting = BASIS_BYTES // (4 * max(space.size, 1))
+    fitting = BASIS_BYTES // (4 * max(space.share, 1))
     return max(_least(num), min(MAX_BASIS, fitting))
 
 
@@ -75,7 +77,7 @@ def check_room(space: ParameterSpace, num: int, memory: VectorMemory) -> None:
     if least > max(memory.limit, LEAST):
         raise SpiritlevelError(
             f"The 'memory' argument must be at least {2 * least} bytes for eigenvalues here: "
-            f"{_least(num)} Lanczos vectors of {space.size} entries and their products take "
+            f"{_least(num)} Lanczos vectors of {space.share} entries and their products take "
             f"{least} bytes, and half of the memory is for the samples. Got about "
             f"{2 * memory.limit}. Raise it, restrict 'layers', or ask for fewer eigenvalues."
         )
@@ -130,11 +132,11 @@ def _least(num: int) -> int:
 
 def _basis_bytes(space: ParameterSpace, num: int, basis: int) -> int:
     """The bytes of a basis, and of the rest of a block behind it."""
-    return (min(basis, space.size) + num) * space.size * vector_dtype(space).itemsize
+    return (min(basis, space.share) + num) * space.share * vector_dtype(space).itemsize
 
 
 def _product_bytes(space: ParameterSpace, num: int) -> int:
-    return num * space.size * bytes_of_product(vector_dtype(space))
+    return num * space.share * bytes_of_product(vector_dtype(space))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,7 +152,7 @@ class Scaling:
 
 
 def eigenpairs_of(
-    products: Products,
+    products: AbstractProducts,
     spaces: Sequence[ParameterSpace],
     *,
     operator: Operator,
@@ -178,8 +180,12 @@ def eigenpairs_of(
     ends: Sequence[Which] = [which] * len(spaces) if isinstance(which, str) else which
     warm, kept = starts or [None] * len(spaces), keep or [False] * len(spaces)
     scaled = scalings or [None] * len(spaces)
-    if rtol is None and residual_rtol is None:
-        residual_rtol = min(residual_tolerance(space.dtype) for space in spaces)
+    tolerances = [
+        max(residual_tolerance(space.dtype), products.least_residual)
+        if rtol is None and residual_rtol is None
+        else residual_rtol
+        for space in spaces
+    ]
     for space in spaces:
         check_room(space, num, products.memory)
     found: dict[int, Eigenpairs] = {}
@@ -190,12 +196,13 @@ def eigenpairs_of(
                 _start(spaces[i], num, seed, warm[i], group),
                 num=num,
                 which=ends[i],
-                residual_rtol=residual_rtol,
+                residual_rtol=_reachable(tolerances[i], products.least_residual),
                 rtol=rtol,
                 max_products=max_products,
                 max_basis=basis,
-                generator=torch.Generator(spaces[i].device).manual_seed(seed),
+                generator=torch.Generator(spaces[i].device).manual_seed(seed + spaces[i].rank),
                 confidence=confidence if warm[i] is None else None,
+                size=spaces[i].whole,
             )
             for i, basis in zip(group.members, group.bases, strict=True)
         ]
@@ -207,11 +214,20 @@ def eigenpairs_of(
             vectors = pairs.vectors.to(spaces[i].device)
             found[i] = dataclasses.replace(pairs, vectors=vectors, subspace=subspace)
         del runs, results  # free the bases before the next ones are made
+    if products.method == "difference":
+        for i, pairs in found.items():
+            images = _images(products, Request(operator, spaces[i], pairs.vectors), scaled[i])
+            found[i] = with_product_errors(pairs, images, residual_rtol=tolerances[i], rtol=rtol)
     return [found[i] for i in range(len(spaces))]
 
 
+def _reachable(residual_rtol: float | None, least: float) -> float | None:
+    """What the iteration is asked for: no less than its products reach."""
+    return None if residual_rtol is None else max(residual_rtol, least)
+
+
 def density_of(
-    products: Products,
+    products: AbstractProducts,
     space: ParameterSpace,
     *,
     operator: Operator,
@@ -223,15 +239,16 @@ def density_of(
     numbers, dtype = torch.arange(num_vectors, device=space.device), vector_dtype(space)
     parts = []
     for part in numbers.split(density_vectors(space, num_vectors, products.memory)):
-        start = random_normals(seed, _STREAM, part, space.size, dtype)
-        quadrature = Quadrature(start, steps=steps)
+        start = random_normals(seed, _STREAM + OTHERS * space.rank, part, space.size, dtype)
+        quadrature = Quadrature(start, steps=steps, size=space.whole)
         del start
         with products.keeping_graph():
             parts += solve([quadrature], _multiplier(products, [space], operator))
     return SpectralDensity(
         torch.cat([part.nodes for part in parts]),
         torch.cat([part.weights for part in parts]),
-        space.size,
+        space.whole,
+        products.remark,
     )
 
 
@@ -245,7 +262,7 @@ def density_vectors(space: ParameterSpace, num_vectors: int, memory: VectorMemor
     if memory.limit is None:
         return num_vectors
     dtype = vector_dtype(space)
-    each = space.size * (2 * dtype.itemsize + bytes_of_product(dtype))
+    each = space.share * (2 * dtype.itemsize + bytes_of_product(dtype))
     return min(num_vectors, max(1, memory.room(memory.limit) // each))
 
 
@@ -254,20 +271,36 @@ def _start(
 ) -> Tensor:
     """Normal vectors, or the vectors of an earlier result with a small normal part added."""
     numbers = torch.arange(num, device=space.device)
-    rows = random_normals(seed, _STREAM + 1, numbers, space.size, vector_dtype(space))
+    stream = _STREAM + 1 + OTHERS * space.rank
+    rows = random_normals(seed, stream, numbers, space.size, vector_dtype(space))
     if group.on_host:
         rows = rows.cpu()
     if warm is None:
         return rows
-    rows = rows / space.size**0.5
+    rows = rows / space.whole**0.5
     count = min(num, len(warm))
     # a random part, so that an eigenvector orthogonal to the old ones is found as well
     rows[:count] = warm[:count].to(rows) + MIXED * rows[:count]
     return rows
 
 
+def _images(products: AbstractProducts, request: Request, scaling: Scaling | None) -> Images:
+    """Products with the rows of a request, by the scaled matrix if there is a scaling."""
+    if scaling is None:
+        return products.images([request])[0]
+    rows = request.vectors
+    (images,) = products.images([dataclasses.replace(request, vectors=scaling.scale * rows)])
+    assert images.gaps is not None
+    assert images.rounding is not None
+    return Images(
+        scaling.product(rows, images.rows),
+        scaling.scale * images.gaps,
+        float(scaling.scale.abs().max()) * images.rounding,
+    )
+
+
 def _multiplier(
-    products: Products,
+    products: AbstractProducts,
     spaces: Sequence[ParameterSpace],
     operator: Operator,
     scalings: Sequence[Scaling | None] | None = None,

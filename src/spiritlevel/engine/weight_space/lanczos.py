@@ -124,6 +124,7 @@ class Lanczos:
         generator: Source of random directions; by default one seeded with 0.
         confidence: Of the errors of the extreme values, over normal starts; None for another
             start, of which nothing is known.
+        size: Of the whole vectors, where this process has a part of each.
     """
 
     def __init__(
@@ -138,9 +139,11 @@ class Lanczos:
         max_basis: int,
         generator: torch.Generator | None = None,
         confidence: float | None = CONFIDENCE,
+        size: int | None = None,
     ) -> None:
         _check_start(start)
-        block, self._size = min(start.shape), start.shape[1]
+        self._size = start.shape[1] if size is None else size
+        block = min(len(start), self._size)
         ends = 2 if which == "both" else 1
         _check_settings(start, num, which, (residual_rtol, rtol), max_products)
         least = ends * num + 2 * block
@@ -165,7 +168,7 @@ class Lanczos:
         # restart the kept vectors and the new ones are coupled, and T is no longer banded.
         self._limit = min(max_basis, self._size)
         rows = self._limit + block
-        self._basis = torch.empty(rows, self._size, dtype=start.dtype, device=start.device)
+        self._basis = start.new_empty(rows, start.shape[1])
         self._T = torch.zeros(rows, rows, dtype=torch.float64)
         self._coupling = torch.zeros(0, 0, dtype=torch.float64)
         self._absorbed = 0
@@ -187,9 +190,10 @@ class Lanczos:
     def update(self, products: Tensor) -> None:
         """Receive H times each of `directions`."""
         b, m = self._pending, self._absorbed + self._pending
-        if self.done or products.shape != (b, self._size):
+        if self.done or products.shape != (b, self._basis.shape[1]):
+            expected = (b, self._basis.shape[1])
             raise SpiritlevelError(
-                f"The 'products' argument of Lanczos.update must have shape {(b, self._size)}, one "
+                f"The 'products' argument of Lanczos.update must have shape {expected}, one "
                 f"row for each of directions(). Got {tuple(products.shape)}"
                 f"{' although the iteration is done' * self.done}. Call directions() again."
             )
@@ -241,7 +245,7 @@ class Lanczos:
         m = self._absorbed
         values, S = torch.linalg.eigh(self._T[:m, :m])
         picked, residuals, errors, converged = self._assess(values, S, bounded=True)
-        vectors = self._basis.new_empty(len(picked), self._size)
+        vectors = self._basis.new_empty(len(picked), self._basis.shape[1])
         combine(S[:, picked], self._basis[:m], vectors)
         return Eigenpairs(values[picked], vectors, residuals, errors, converged, self.products)
 

@@ -2,20 +2,53 @@
 
 Neither float32 sums over many millions of entries nor a TF32 setting may disturb a basis. Rows are
 converted part by part, so that there is never a second copy of them.
+
+Where weights are divided among processes, so are the rows: each process has some of the columns of
+all of them, and sums over entries go on over the processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from ...model.distributed import Processes
+
 CHUNK = 1 << 20  # entries converted to float64 at a time: 8 MiB, which a cache can hold
 CHUNK_ON_GPU = 1 << 24  # 128 MiB: there a small part is over before the next one is started
 LITTLE = 0.1  # of a row: round-off in the basis then adds up no more
 DEPENDENT = 1e-10  # of the largest squared length: a smaller remainder of a row is round-off
+
+
+class _Divided(threading.local):
+    """Who has the other columns of the rows, in this thread."""
+
+    among: Processes | None = None
+
+
+_divided = _Divided()
+
+
+@contextlib.contextmanager
+def divided_among(processes: Processes) -> Iterator[None]:
+    """In the block every process has some columns of each row, and others than the others."""
+    before, _divided.among = _divided.among, processes
+    try:
+        yield
+    finally:
+        _divided.among = before
+
+
+def over_all_columns(total: Tensor) -> Tensor:
+    """A sum over the columns here, and over those of the other processes."""
+    if _divided.among is not None:
+        _divided.among.sum_(total)
+    return total
 
 
 def columns(num_rows: int, like: Tensor) -> Iterator[slice]:
@@ -32,7 +65,7 @@ def inner(A: Tensor, B: Tensor) -> Tensor:
     total = torch.zeros(A.shape[0], B.shape[0], dtype=torch.float64, device=A.device)
     for part in columns(num_rows, A):
         total += A[:, part].double() @ B[:, part].double().T
-    return total
+    return over_all_columns(total)
 
 
 def norm(row: Tensor) -> float:
@@ -45,7 +78,15 @@ def squared_norms(rows: Tensor) -> Tensor:
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for part in columns(2 * len(rows), rows):
         total += rows[:, part].double().square().sum(dim=1)
-    return total
+    return over_all_columns(total)
+
+
+def dots(A: Tensor, B: Tensor) -> Tensor:
+    """Inner product of each row of A with its row of B, summed in float64."""
+    total = torch.zeros(len(A), dtype=torch.float64, device=A.device)
+    for part in columns(2 * len(A), A):
+        total += (A[:, part].double() * B[:, part].double()).sum(dim=1)
+    return over_all_columns(total)
 
 
 def combine(S: Tensor, rows: Tensor, out: Tensor) -> None:

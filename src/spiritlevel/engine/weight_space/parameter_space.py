@@ -8,6 +8,7 @@ then is a derivative that is wrong only between parameters of two groups.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -34,6 +35,11 @@ class ParameterSpace:
             name: slice(a, b) for name, a, b in zip(self.names, ends, ends[1:], strict=False)
         }
         self.dtype, self.device = surface.dtype, surface.device
+        # of a model that is divided among processes all of this is about the part of this one
+        shards, processes = surface.shards, surface.processes
+        self.whole = self.size if shards is None else shards.count(self.names)
+        self.share = self.size if shards is None else math.ceil(self.whole / processes.size)
+        self.rank = 0 if shards is None else processes.rank
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """The parts by name, in the parameters' shapes and types; not copied if types agree.

@@ -29,10 +29,10 @@ from ..estimate import Estimate, estimate_from_repetitions
 from ..moments import without_noise
 from ..row_probes import AbstractRowProbes
 from ..sweep.sums import Factors, RowSums
-from .chunk_products import Operator
-from .long_rows import columns, inner
+from .chunk_products import Images, Operator
+from .long_rows import columns, inner, squared_norms
 from .metrics import Metric
-from .products import Products, Request
+from .products import ImageSums, Products, Request
 
 PILOT = 32  # probes to start with: fewer are normal vectors instead of signs
 # Probes of each of two operators before the first choice between them. That may cost less than a
@@ -94,6 +94,8 @@ class WeightProbes(AbstractRowProbes):
         # of each probe, for ρ(j) of every neuron: ξ∘Bξ and, in few probes, (Bξ)∘(Bξ)
         self.elements: dict[Operator, list[Tensor]] = {}
         self.element_squares: dict[Operator, list[Tensor]] = {}
+        # of each probe by differences of gradients: how far its values may be off
+        self.doubts: dict[Operator, list[Tensor]] = {}
         self.exact_part: Tensor | None = None  # of ξ∘Bξ, from Hutch++, shape: (size,)
         self._basis: Tensor | None = None
         self._complete: set[Operator] = set()  # multiplied with every direction
@@ -109,6 +111,11 @@ class WeightProbes(AbstractRowProbes):
     def count(self, operator: Operator) -> int:
         """Probes of an operator so far; each took one pass over the data."""
         return len(self.values.get(operator, ()))
+
+    @property
+    def remark(self) -> str:
+        """How the products were formed, if that matters."""
+        return self.products.remark
 
     @property
     def passes(self) -> int:
@@ -148,7 +155,7 @@ class WeightProbes(AbstractRowProbes):
         # as long as a vector of signs, so that the mean over all is the sum over all directions
         xi = math.sqrt(size) * torch.eye(size, dtype=space.dtype, device=space.device)
         self._replaced += self.count(operator)
-        for kept in (self.values, self.squares, self.elements, self.element_squares):
+        for kept in (self.values, self.squares, self.elements, self.element_squares, self.doubts):
             kept.pop(operator, None)
         self.parts.pop(operator, None)
         (images,) = self._multiply([operator], xi, xi, pilot=True)
@@ -182,8 +189,10 @@ class WeightProbes(AbstractRowProbes):
         data = None
         if operator in self.parts:
             data = self.parts[operator].data_variance(factors, drawn=not self.complete(operator))
+        doubt = self._doubt(operator, c)
         if self.complete(operator):
-            return Estimate(math.fsum(values) / len(values), data_variance=data)
+            mean = math.fsum(values) / len(values)
+            return Estimate(mean, doubt**2, data_variance=data, drawn=doubt > 0.0)
         squares = torch.stack(self.squares[operator]).cpu() @ c.square() if self.few else None
         estimate = _mean_of(values, squares, data)
         if self.exact_part is not None:
@@ -192,7 +201,13 @@ class WeightProbes(AbstractRowProbes):
             estimate = Estimate(float(by_row @ c), data_variance=0.0) + estimate
         if estimate.stderr <= ROUND_OFF * abs(estimate.value):  # Hutch++ has the whole matrix
             estimate = dataclasses.replace(estimate, variance=0.0)
-        return estimate
+        return dataclasses.replace(estimate, variance=estimate.variance + doubt**2)
+
+    def _doubt(self, operator: Operator, factors: Tensor) -> float:
+        """How far the mean may be off because products are differences; 0 if they are not."""
+        if operator not in self.doubts:
+            return 0.0
+        return float((torch.stack(self.doubts[operator]) @ factors.abs()).mean())
 
     def spread(self, operator: Operator, factors: Factors, count: int) -> float:
         """The variance of one probe, from the first `count` probes."""
@@ -205,12 +220,17 @@ class WeightProbes(AbstractRowProbes):
         """ρ(j) of a layer: entries of E ξ∘Bξ, which are recorded for ρ alone."""
         entries = self.metric.parts[row]
         by_element = torch.stack([v[entries] for v in self.elements[operator]]).T.tolist()
+        _, c = self._combined(operator, {row: 1.0})
+        doubt = self._doubt(operator, c)  # of all the layer's neurons together
         if self.complete(operator):
-            return [Estimate(math.fsum(values) / len(values)) for values in by_element]
+            means = [math.fsum(values) / len(values) for values in by_element]
+            return [Estimate(mean, doubt**2, drawn=doubt > 0.0) for mean in means]
         if not self.few:
-            return [estimate_from_repetitions(values) for values in by_element]
-        squares = torch.stack([v[entries] for v in self.element_squares[operator]]).T.cpu()
-        return [_mean_of(*pair, None) for pair in zip(by_element, squares, strict=True)]
+            found = [estimate_from_repetitions(values) for values in by_element]
+        else:
+            squares = torch.stack([v[entries] for v in self.element_squares[operator]]).T.cpu()
+            found = [_mean_of(*pair, None) for pair in zip(by_element, squares, strict=True)]
+        return [dataclasses.replace(each, variance=each.variance + doubt**2) for each in found]
 
     def _combined(self, operator: Operator, factors: Factors) -> tuple[list[float], Tensor]:
         """Σ factor × row for every probe, and the factors as a vector."""
@@ -244,29 +264,44 @@ class WeightProbes(AbstractRowProbes):
         before = surface.cost
         vectors = metric.lift(xi)
         requests = [Request(operator, metric.space, vectors) for operator in operators]
-        sums = [torch.zeros_like(xi, dtype=torch.float64) for _ in operators]
+        sums = [ImageSums(xi) for _ in operators]
         total = torch.zeros((), dtype=torch.float64, device=xi.device)
         parts = [RowSums(metric.rows, xi.device) for _ in operators]
         with surface.processes.together():
             chunk = self.cluster if pilot else None
             for weight, images in self.products.by_chunk(requests, chunk=chunk):
                 total += weight
-                for i, rows in enumerate(images):
-                    image = metric.drop(rows)
-                    sums[i] += image
+                for i, found in enumerate(images):
+                    image = metric.drop(found.rows)
+                    gaps = None if found.gaps is None else metric.drop(found.gaps)
+                    sums[i].add(Images(image, gaps, found.rounding))
                     if pilot and left is not None:
                         values = metric.by_row(left, image)[:, :, None]
                         parts[i].add(list(values), values.new_full((1,), weight))
-        surface.processes.sum_(total, *sums)
+        whole = self.products.summed(total, sums)
+        for operator, each in zip(operators, whole, strict=True):
+            if each.gaps is not None and left is not None:
+                self._keep_doubts(operator, left, vectors, each)
         if pilot and left is not None:
-            for operator, part_sums, whole in zip(operators, parts, sums, strict=True):
+            for operator, part_sums, each in zip(operators, parts, whole, strict=True):
                 part_sums.reduce(surface.processes)
                 # not added up over draws: if a loader shuffles, its parts are not the same again
                 if operator not in self.parts or len(xi) > len(self.parts[operator].values):
-                    values = metric.by_row(left, whole / total).cpu()
+                    values = metric.by_row(left, each.rows).cpu()
                     self.parts[operator] = _Parts(part_sums, values)
         self.cost += surface.processes.total_cost(surface.cost - before)
-        return [(image_sum / total).to(xi.dtype) for image_sum in sums]
+        return [each.rows.to(xi.dtype) for each in whole]
+
+    def _keep_doubts(
+        self, operator: Operator, left: Tensor, vectors: Tensor, images: Images
+    ) -> None:
+        """Note by row how far ⟨left, image⟩ may be off, as the image is a difference."""
+        assert images.gaps is not None
+        assert images.rounding is not None
+        # of a random vector, a rounding that knows nothing of it sees what an entry has
+        rounding = 2 * images.rounding * (squared_norms(vectors) / vectors.shape[1]).sqrt()
+        by_row = self.metric.by_row(left, images.gaps).abs() + rounding[:, None]
+        self.doubts.setdefault(operator, []).extend(by_row.cpu())
 
     def _deflated(self, rows: Tensor) -> Tensor:
         """The rows without their part in the space that Hutch++ has removed."""

@@ -32,7 +32,7 @@ from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records.measurements import Cost
 from . import trusted_derivatives
-from .chunk_products import ProductMethod, make_products, product_of_hessian
+from .chunk_products import ProductChoice, ProductMethod, make_products, product_of_hessian
 from .parameter_space import ParameterSpace, parameter_groups, restricted_to
 
 # On one sample too: what is a copy for several can be a view for one, with odd strides, for which
@@ -127,7 +127,7 @@ def _joined_product(
     space = ParameterSpace(surface)
     _, products = make_products(surface, part, BatchLocation(0), ("hessian",), space.names, method)
     vector = space.join([along.of(n, p.detach()) for n, p in surface.parameters.items()])
-    return space.split(products["hessian"](space, vector[None])[0])
+    return space.split(products["hessian"](space, vector[None]).rows[0])
 
 
 def _change_of_gradient(
@@ -179,23 +179,30 @@ def _lengths(change: Tensor | None, claimed: Tensor | None, step: float, like: T
     return squares.sqrt()
 
 
-def choose_method(surface: Surface, at_once: int = trusted_derivatives.SAMPLES) -> ProductMethod:
+def choose_method(
+    surface: Surface, at_once: int = trusted_derivatives.SAMPLES, wanted: ProductChoice = "auto"
+) -> ProductMethod:
     """The first method that the model supports and whose products are right, on a few samples.
+
+    `wanted` allows one method alone. Differences of gradients, which come last, take least memory.
 
     At most `at_once` samples run together, as many as in the products that follow. The method is
     known from an earlier call if the model's code still does the same.
     """
     at_once = min(at_once, LOOKS[0])
-    key = ("product method", surface.dtype, at_once, surface.first_run())
-    return surface.findings.recall(key, lambda: _find_method(surface, at_once))
+    methods = get_args(ProductMethod) if wanted == "auto" else (wanted,)
+    key = ("product method", surface.dtype, at_once, methods, surface.first_run())
+    return surface.findings.recall(key, lambda: _find_method(surface, at_once, methods))
 
 
-def _find_method(surface: Surface, at_once: int) -> ProductMethod:
+def _find_method(
+    surface: Surface, at_once: int, methods: Sequence[ProductMethod] = get_args(ProductMethod)
+) -> ProductMethod:
     with contextlib.suppress(RuntimeError, NotImplementedError):  # no gradient: no method below
         look = functools.partial(_check_gradient, surface, at_once)
         trusted_derivatives.beside_the_parameters(surface, 0, look)
     failures = []
-    for method in get_args(ProductMethod):
+    for method in methods:
         try:
             with full_precision(), twice_differentiable():
                 for names in parameter_groups(surface):
@@ -205,7 +212,7 @@ def _find_method(surface: Surface, at_once: int) -> ProductMethod:
                     return method
                 untrusted = _untrusted_by_looks(surface, method, at_once)
         except (RuntimeError, NotImplementedError) as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) and method == methods[-1]:
                 raise
             failures.append(f"{method}: {str(error).strip().splitlines()[0]}")
             continue

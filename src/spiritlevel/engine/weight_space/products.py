@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import torch
@@ -21,7 +23,9 @@ from ...model.surface import Surface
 from ...records.measurements import Cost
 from ..memory import VectorMemory, graphs_fit
 from . import trusted_derivatives
-from .chunk_products import Operator, ProductMethod, RowProducts, make_products
+from .chunk_products import Images, Operator, ProductMethod, RowProducts, make_products, sought
+from .differences import Differences
+from .long_rows import squared_norms
 from .parameter_space import ParameterSpace, parameter_groups
 from .product_methods import PROBE_SAMPLES, choose_method
 
@@ -29,6 +33,7 @@ from .product_methods import PROBE_SAMPLES, choose_method
 # large, and in small models.
 TOGETHER = 8
 SMALL, TOGETHER_IF_SMALL = 20_000, 32  # parameters, and vectors up to there
+LEAST_RESIDUAL = 4.0  # in errors of a product: with less, these would be most of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +45,70 @@ class Request:
     vectors: Tensor  # shape: (count, size)
 
 
-class Products:
+class AbstractProducts(abc.ABC):
+    """Products over the data, and how accurate they were so far."""
+
+    def __init__(self, surface: Surface, method: ProductMethod, memory: VectorMemory) -> None:
+        """`memory` is what those who ask for products may hold of vectors."""
+        self.surface, self.method, self.memory = surface, method, memory
+        self.error = 0.0  # of the least accurate product so far, relative to it; of differences
+
+    @abc.abstractmethod
+    def keeping_graph(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which all products are of one matrix, so that graphs may be kept."""
+
+    @property
+    @abc.abstractmethod
+    def sought(self) -> float:
+        """The relative error at which a difference is good enough."""
+
+    @abc.abstractmethod
+    def images(self, requests: Sequence[Request]) -> list[Images]:
+        """The products with what they may be off, averaged over the data of all processes."""
+
+    def multiply(self, requests: Sequence[Request]) -> list[Tensor]:
+        """The products alone; shapes as in the requests."""
+        return [images.rows for images in self.images(requests)]
+
+    def summed(self, total: Tensor, sums: Sequence[ImageSums]) -> list[Images]:
+        """The products of all processes, divided by the weight of all data; float64."""
+        stated = self.method == "difference"
+        tensors = [each.rows for each in sums]
+        if stated:
+            tensors += [each.squares for each in sums] + [each.gaps for each in sums]
+        self.surface.processes.sum_(total, *tensors)
+        refuse_unless_counted(bool(total))
+        if not stated:
+            return [Images(each.rows / total) for each in sums]
+        found = [
+            Images(each.rows / total, each.gaps / total, each.squares.sqrt() / total)
+            for each in sums
+        ]
+        self.keep_error(found)
+        return found
+
+    @property
+    def least_residual(self) -> float:
+        """Of an eigenvalue, relative to it: a smaller one cannot be shown by such products."""
+        return LEAST_RESIDUAL * self.sought if self.method == "difference" else 0.0
+
+    @property
+    def remark(self) -> str:
+        """How products were formed, where that is not exact up to rounding."""
+        if self.method != "difference":
+            return ""
+        return f"products by differences of gradients, each off by at most {self.error:.1g} of it"
+
+    def keep_error(self, found: Sequence[Images]) -> None:
+        """Remember the error of the least accurate product."""
+        for images in found:
+            if images.gaps is not None and images.rounding is not None:
+                errors = errors_of(images) / squared_norms(images.rows).sqrt()
+                # a product that is 0 up to rounding has no relative error
+                self.error = max(self.error, *errors[errors < 1.0].tolist(), 0.0)
+
+
+class Products(AbstractProducts):
     """Products over the data of a surface, in one pass for any number of requests."""
 
     def __init__(
@@ -59,21 +127,21 @@ class Products:
         model, otherwise one. `memory` is what those who ask for products may hold of vectors.
         `kept` is the number of samples whose graphs may be held at a time; None: those of a chunk.
         """
-        self.surface = surface
-        self.chunk = chunk
-        self.kept = chunk if kept is None else kept
-        self.memory = memory or VectorMemory()
         methods = get_args(ProductMethod)
         first = "Leave it out to take the first that the model supports."
         wanted = f"one of {', '.join(methods)}"
         need("method", method, or_none(one_of(methods)), wanted, first, of="Products")
-        self.method = method or choose_method(
+        method = method or choose_method(
             surface, trusted_derivatives.samples_at_once(surface, chunk)
         )
+        super().__init__(surface, method, memory or VectorMemory())
+        self.chunk = chunk
+        self.kept = chunk if kept is None else kept
         self.together = together or self._choose_together()
         self._keeps = False
         self._held: list[tuple[Any, BatchLocation]] | None = None  # all chunks, if they are few
         self._graphs: dict[int, _Graph] = {}  # of these chunks, by their number
+        self._known: dict[Hashable, Differences] = {}
 
     @contextlib.contextmanager
     def keeping_graph(self) -> Iterator[None]:
@@ -120,25 +188,29 @@ class Products:
             return False
         return True
 
-    def multiply(self, requests: Sequence[Request]) -> list[Tensor]:
+    @functools.cached_property
+    def sought(self) -> float:
+        """The relative error at which a difference is good enough."""
+        return sought(self.surface)
+
+    def images(self, requests: Sequence[Request]) -> list[Images]:
         """The products, averaged over the data of all processes; shapes as in the requests."""
-        sums = [torch.zeros_like(r.vectors, dtype=torch.float64) for r in requests]
+        sums = [ImageSums(r.vectors) for r in requests]
         total = torch.zeros((), dtype=torch.float64, device=self.surface.device)
         with self.surface.processes.together():
             for weight, products in self.by_chunk(requests):
                 total += weight
-                for product_sum, product in zip(sums, products, strict=True):
-                    product_sum += product
-        self.surface.processes.sum_(total, *sums)
-        refuse_unless_counted(bool(total))
+                for image_sums, images in zip(sums, products, strict=True):
+                    image_sums.add(images)
+        found = self.summed(total, sums)
         return [
-            (product_sum / total).to(request.vectors.dtype)
-            for product_sum, request in zip(sums, requests, strict=True)
+            images._replace(rows=images.rows.to(request.vectors.dtype))
+            for images, request in zip(found, requests, strict=True)
         ]
 
     def by_chunk(
         self, requests: Sequence[Request], *, chunk: int | None = None
-    ) -> Iterator[tuple[float, list[Tensor]]]:
+    ) -> Iterator[tuple[float, list[Images]]]:
         """(weight, products not divided by it) for every chunk of this process's data."""
         size = min(self.chunk, chunk or self.chunk)
         if self._held is not None and all(_batches.num_samples(b) <= size for b, _ in self._held):
@@ -162,7 +234,7 @@ class Products:
 
     def _by_kept_graph(
         self, held: Sequence[tuple[Any, BatchLocation]], requests: Sequence[Request]
-    ) -> Iterator[tuple[float, list[Tensor]]]:
+    ) -> Iterator[tuple[float, list[Images]]]:
         """The same with graphs that serve until their weights are no longer the model's own.
 
         The user's callback, called between chunks, may measure the model. If that holds the weights
@@ -196,19 +268,53 @@ class Products:
         names = tuple({name: None for request in requests for name in request.space.names})
         # memory is planned for `chunk` samples
         together = max(1, min(self.together, self.chunk // length))
-        with full_precision(), twice_differentiable():
+        with full_precision(), self._kernels():
             weight, products = make_products(
-                self.surface, batch, where, operators, names, self.method, together
+                self.surface, batch, where, operators, names, self.method, together, self._known
             )
         kept = names if self._keeps else ()
         ends = {name: _end_of_graph(self.surface.parameters[name]) for name in kept}
         return _Graph(weight, length, self.surface.parameters, ends, products)
 
-    def _multiplied(self, graph: _Graph, requests: Sequence[Request]) -> list[Tensor]:
+    def _kernels(self) -> contextlib.AbstractContextManager[None]:
+        """Those of attention that the method needs; a gradient needs no special ones."""
+        plain = self.method == "difference"
+        return contextlib.nullcontext() if plain else twice_differentiable()
+
+    def _multiplied(self, graph: _Graph, requests: Sequence[Request]) -> list[Images]:
         count = sum(len(request.vectors) for request in requests) * graph.num_samples
         self.surface.cost += Cost(products=count)
-        with full_precision(), twice_differentiable():
+        with full_precision(), self._kernels():
             return [graph.products[r.operator](r.space, r.vectors) for r in requests]
+
+
+class ImageSums:
+    """Products added up over chunks."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.rows = torch.zeros_like(like, dtype=torch.float64)
+        self.squares = torch.zeros(
+            len(like), dtype=torch.float64, device=like.device
+        )  # of rounding
+
+    @functools.cached_property
+    def gaps(self) -> Tensor:
+        """Of differences; a process without data has none."""
+        return torch.zeros_like(self.rows)
+
+    def add(self, images: Images) -> None:
+        """Add those of a chunk."""
+        self.rows += images.rows
+        if images.gaps is not None and images.rounding is not None:
+            self.gaps.add_(images.gaps)
+            self.squares += images.rounding.square()
+
+
+def errors_of(images: Images) -> Tensor:
+    """How far each product by differences may be off, as the length of a vector."""
+    assert images.gaps is not None
+    assert images.rounding is not None
+    return squared_norms(images.gaps).sqrt() + images.rounding
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,7 +45,7 @@ from ...engine.weight_space.lanczos import Subspace
 from ...engine.weight_space.long_rows import columns, inner, orthonormal, outside, squared_norms
 from ...engine.weight_space.parameter_space import ParameterSpace
 from ...engine.weight_space.probes import CLUSTERS, PILOT, ROUND_OFF, VECTOR_BYTES
-from ...engine.weight_space.products import Request
+from ...engine.weight_space.products import ImageSums, Request
 from ...engine.workspace import Workspace
 from ...math.signs import random_signs
 
@@ -108,10 +108,10 @@ class _SquareProbes(AbstractDraws):
         """How many probes there were, and what was taken out before."""
         text = f"{len(self.values)} weight probes"
         if self._sketched:
-            return f"{text} after {self._sketched} dominant directions"
-        if self._known is not None:
-            return f"{text} outside the {len(self._known.basis)} directions of the eigenvalues"
-        return text
+            text = f"{text} after {self._sketched} dominant directions"
+        elif self._known is not None:
+            text = f"{text} outside the {len(self._known.basis)} directions of the eigenvalues"
+        return "; ".join(filter(None, (text, self.products.remark)))
 
     @property
     def count(self) -> int:
@@ -227,30 +227,29 @@ class _SquareProbes(AbstractDraws):
     def _by_parts(self, request: Request) -> Tensor:
         """The products of a request, noting how the parts of the data differ."""
         processes = self.surface.processes
-        sums = torch.zeros_like(request.vectors, dtype=torch.float64)
-        total = torch.zeros((), dtype=torch.float64, device=sums.device)
+        sums = ImageSums(request.vectors)
+        total = torch.zeros((), dtype=torch.float64, device=request.vectors.device)
         parts: list[Tensor] = []
         weights: list[float] = []
         with processes.together():
-            for weight, (products,) in self.products.by_chunk([request], chunk=self._cluster):
+            for weight, (found,) in self.products.by_chunk([request], chunk=self._cluster):
                 total += weight
-                sums += products
-                parts.append(self._folded(products))
+                sums.add(found)
+                parts.append(self._folded(found.rows))
                 weights.append(weight)
                 if len(parts) == MOST_PARTS:  # neighbours go together: memory stays bounded
                     parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
                     weights = [a + b for a, b in zip(weights[::2], weights[1::2], strict=True)]
-        processes.sum_(total, sums)
-        images = sums.div_(total)
-        moments = Moments(["all"], sums.device)
+        images = self.products.summed(total, [sums])[0].rows
+        moments = Moments(["all"], images.device)
         if parts:
             whole = self._folded(images)
             values = torch.stack([(part * whole).sum(dim=1).mean() for part in parts])
             moments.add(values[None], torch.tensor(weights, dtype=torch.float64).to(values))
         moments.reduce(processes)
         stderr = moments.stderr(["all"])
-        if stderr is not None and len(sums) > self._looked:
-            self.data_variance, self._looked = (2 * stderr) ** 2, len(sums)
+        if stderr is not None and len(images) > self._looked:
+            self.data_variance, self._looked = (2 * stderr) ** 2, len(images)
         return images.to(request.vectors.dtype)
 
     def _folded(self, rows: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from ...ground.errors import SpiritlevelError
 from ...ground.need import is_number, or_none
 from ...measures.asked import MEASURES
 from ...measures.eigenvalues import ENDS  # these start from the vector of the row before
-from ...measures.setup import AllShared, OnLayers, Setup
+from ...measures.setup import AllShared, OfProducts, Setup
 from ...model.arguments import ArgumentCheck, check_arguments, check_network
 from ...model.batches import num_samples
 from ...model.distributed import Processes
@@ -254,7 +254,7 @@ class FlatnessMonitor:
             start=self._vectors.pop(name, None),
             rtol=min(VALUE_RTOL, self.setup.rtol),
             max_passes=self.setup.max_passes,
-            **self.setup.keywords(OnLayers),
+            **self.setup.keywords(OfProducts),
         )
         self._vectors[name] = result
         row: Row = {name: result.values[0], f"{name}.residual": result.errors[0]}

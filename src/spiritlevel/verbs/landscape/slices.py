@@ -16,7 +16,7 @@ from ...ground.errors import SpiritlevelError, brief
 from ...ground.files.names import is_path
 from ...ground.need import is_number, is_whole, need, need_one_of, or_none, whole
 from ...measures.asked import MEASURES
-from ...measures.setup import OnLayers, Setup
+from ...measures.setup import OfProducts, Setup
 from ...measures.verb import verb
 from ...model.arguments import CHECKED_LATER, ArgumentCheck, are_texts, is_flag, is_text
 from ...model.surroundings import call_settings
@@ -62,7 +62,7 @@ def landscape(
     measures: str | Sequence[str] | None = None,
     max_passes: int = 200,
     cache: str | os.PathLike[str] | None = None,
-    **shared: Unpack[OnLayers],
+    **shared: Unpack[OfProducts],
 ) -> Landscape:
     """The loss of `model` on `data` along a line or a plane. The model is left exactly as it was.
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ...engine.weight_space.chunk_products import Operator
+from ...engine.weight_space.long_rows import over_all_columns
 from ...engine.weight_space.parameter_space import ParameterSpace
-from ...engine.weight_space.products import Request
+from ...engine.weight_space.products import Request, errors_of
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError, brief, require
 from ...ground.need import is_number, need, need_one_of, number, whole
-from ...measures.setup import OnLayers, Setup
+from ...measures.setup import OfProducts, Setup
 from ...measures.verb import measuring, verb
 from ...model.arguments import ArgumentCheck, is_text
 from ...model.losses import CrossEntropy
@@ -106,24 +107,24 @@ def conjugate_gradients(
     ([0.5, 0.333333333, 0.25], 4)
     """
     v = block.double()
-    sizes = v.norm(dim=0)
+    sizes = _dots(v, v).sqrt()
     x, residual = torch.zeros_like(v), v.clone()
-    direction, squares = residual.clone(), residual.square().sum(dim=0)
+    direction, squares = residual.clone(), _dots(residual, residual)
     open_, negative, passes = sizes > 0, torch.zeros_like(sizes, dtype=torch.bool), 0
     while bool(open_.any()) and passes < max_products:
         image = multiply(direction.to(block.dtype)).double() + damping * direction
         passes += 1
-        bend = (direction * image).sum(dim=0)
+        bend = _dots(direction, image)
         negative |= open_ & (bend <= 0.0)
         open_ = open_ & ~negative
         step = torch.where(open_, squares / bend, 0.0)
         x += step * direction
         residual -= step * image
-        before, squares = squares, residual.square().sum(dim=0)
+        before, squares = squares, _dots(residual, residual)
         open_ = open_ & (squares.sqrt() > rtol * sizes)
         direction = residual + torch.where(before > 0, squares / before, 0.0) * direction
     true = v - multiply(x.to(block.dtype)).double() - damping * x
-    relative = torch.where(sizes > 0, true.norm(dim=0) / sizes, 0.0)
+    relative = torch.where(sizes > 0, _dots(true, true).sqrt() / sizes, 0.0)
     # what the recursion says and what a product says part where rounding takes over
     converged = (relative <= 2 * rtol) & ~negative
     return Solution(
@@ -133,6 +134,11 @@ def conjugate_gradients(
         passes=passes + 1,
         text=_text(converged, negative, damping, rtol),
     )
+
+
+def _dots(a: Tensor, b: Tensor) -> Tensor:
+    """The inner product of each column with its column, of which a process may have a part."""
+    return over_all_columns((a * b).sum(dim=0))
 
 
 def _text(converged: Tensor, negative: Tensor, damping: float, rtol: float) -> str:
@@ -156,7 +162,9 @@ class CurvatureOperator:
 
     `operator @ v` multiplies a vector of shape (n,) or the columns of a block of shape (n, k); all
     columns share one pass over the data. The matrix is that of the model as it is at the time of
-    the product. `cost` counts the work so far.
+    the product. `cost` counts the work so far. `errors` has how far each column of the last product
+    may be off, as the length of a vector; None where it is exact up to rounding. Of a model that
+    `fully_shard` divides, vectors and shapes are those of the parts that this process holds.
     """
 
     model: nn.Module
@@ -168,6 +176,7 @@ class CurvatureOperator:
     device: torch.device
     cost: Cost
     _setup: Setup = dataclasses.field(repr=False)
+    errors: list[float] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -261,14 +270,14 @@ class CurvatureOperator:
         return vectors.detach().to(self.device, self.dtype)
 
 
-@verb(kind=KIND)
+@verb(by_products=True, kind=KIND)
 def operator(
     setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     kind: Kind = "hessian",
-    **shared: Unpack[OnLayers],
+    **shared: Unpack[OfProducts],
 ) -> CurvatureOperator:
     """A curvature matrix of `model` on `data`, to multiply and to solve with.
 
@@ -303,14 +312,14 @@ def operator(
     )
 
 
-@measuring("owner")
+@measuring("owner", by_products=True)
 def _multiply(
     setup: Setup, model: nn.Module, data: Iterable[Any], owner: CurvatureOperator, block: Tensor
 ) -> Tensor:
     return _with_products(setup, model, data, owner, lambda multiply: multiply(block))
 
 
-@measuring("owner")
+@measuring("owner", by_products=True)
 def _solve(
     setup: Setup,
     model: nn.Module,
@@ -342,8 +351,9 @@ def _with_products(
 
         def multiply(block: Tensor) -> Tensor:
             rows = block.T.to(space.dtype).contiguous()
-            (product,) = products.multiply([Request(matrix, space, rows)])
-            return product.T.to(block.dtype)
+            (product,) = products.images([Request(matrix, space, rows)])
+            owner.errors = None if product.gaps is None else errors_of(product).tolist()
+            return product.rows.T.to(block.dtype)
 
         with products.keeping_graph():
             result = use(multiply)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...engine.diagonal import ggn_diagonal, residual_diagonal
 from ...ground.need import is_whole, need, whole
-from ...measures.setup import OnLayers, Setup
+from ...measures.setup import OfProducts, Setup
 from ...measures.verb import verb
 from ...model.arguments import ArgumentCheck
 from ...records.content import Part, Text
@@ -53,7 +53,7 @@ def diagonal(
     *,
     kind: Kind = "hessian",
     num_probes: int = 32,
-    **shared: Unpack[OnLayers],
+    **shared: Unpack[OfProducts],
 ) -> Diagonal:
     """The diagonal of a curvature matrix. The model is left exactly as it was.
 
@@ -98,7 +98,8 @@ def diagonal(
             for name, entry in rest.items():
                 values[name] = values[name] + entry.values
                 variance[name] = variance[name] + entry.variance
-                notes[name].append(f"{num_probes} weight probes of H − GGN")
+                how = f"{num_probes} weight probes of H − GGN", workspace.product_remark
+                notes[name] += filter(None, how)
         for name, doubt in swept.doubts.items():
             notes[name].append(f"not confirmed by a second look: {doubt}")
         settings = workspace.settings()
