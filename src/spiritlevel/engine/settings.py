@@ -17,18 +17,21 @@ def settings_of(
     precision: Precision,
     *,
     num_samples: int,
-    num_outputs: int,
     seed: int,
     products: str,
+    num_outputs: int | None = None,
 ) -> dict[str, Any]:
-    """Loss, layers, data, number types and device, and what was asked for."""
+    """Loss, layers, data, number types and device, and what was asked for.
+
+    `num_outputs` are not known where nothing is planned.
+    """
     return (
         {
             "loss": surface.loss.name,
             "reduction": "mean",
             "layers": list(surface.layers.owned()),
             "num_samples": num_samples,
-            "num_outputs": num_outputs,
+            **({} if num_outputs is None else {"num_outputs": num_outputs}),
             "seed": seed,
             "dtype": str(surface.numbers.own).removeprefix("torch."),
             "computed_in": str(surface.numbers.computed_in).removeprefix("torch."),

@@ -19,8 +19,13 @@ class ShardedWorkspace(Workspace):
 
     def settings(self) -> dict[str, Any]:
         """The settings needed to reproduce the numbers."""
-        products = self.product_method
-        return settings_of(self.surface, self.precision, self.seed, self.num_samples, products)
+        return settings_of(
+            self.surface,
+            self.precision,
+            num_samples=self.num_samples,
+            seed=self.seed,
+            products=self.product_method,
+        )
 
     @property
     def product_method(self) -> ProductMethod:
