@@ -9,37 +9,38 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 from .clusters import (
-    MIN_CLUSTERS,
     clustered,
-    doubt,
     is_clear,
-    may_be_alike,
     numbered,
     over_shared,
-    student_quantile,
-    uncounted,
     widest,
 )
-from .correlations import COEFFICIENTS, WEAK, CoefficientKind, Correlation, of_all
-from .points import Array, Numbers, finite_points, is_constant, numpy
-from .resampling import OF_COUNTS
+from .correlations import COEFFICIENTS, WEAK, Correlation, of_all
+from .few_values import Design, with_few_fixed
+from .judged import Judged, judge
+from .permutations import LevelKind, two_way
+from .points import Array, Indices, Numbers, finite_points, is_constant, numpy
 
 MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
 
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """Correlations within single settings: their mean, with Student's interval.
+    """The correlation within settings, less what seeds do in every setting; see `two_way`.
 
-    It is over settings, or over seeds that settings share, whichever is wider.
+    Its interval and its p are those of one permutation test.
     """
 
     value: float
     low: float
     high: float
+    p: float
+    p_seeds: float  # where seeds alone are exchanged: exact whatever settings have in common
     by_setting: Mapping[str, float]  # of the settings that have one
     num_settings: int  # with or without one
 
@@ -47,6 +48,11 @@ class Within:
     def n(self) -> int:
         """The number of settings that the mean is taken over."""
         return len(self.by_setting)
+
+    @property
+    def mean(self) -> float:
+        """Of the correlations in single settings; what seeds do in every setting is in it."""
+        return statistics.fmean(self.by_setting.values()) if self.by_setting else math.nan
 
     @property
     def num_positive(self) -> int:
@@ -71,8 +77,8 @@ class Levels:
     clustered: Correlation
     between: Correlation
     within: Within
+    judged: Judged  # over all runs, with the one interval and the one p that it is judged by
     shared: Mapping[str, Correlation] = dataclasses.field(default_factory=dict)
-    uncounted: tuple[str, ...] = ()  # axes, where none has values enough for such groups
 
     @property
     def widest(self) -> str:
@@ -88,24 +94,16 @@ class Levels:
         return f"{_ends(found)} ({found.clusters} by {self.widest})"
 
     @property
-    def cautious(self) -> Correlation:
-        """Over all, with the wider interval: over settings, or over groups of them."""
-        found = {"": self.clustered, **self.shared}
-        return found[widest(found)]
-
-    @property
     def doubt(self) -> str:
-        """What is shared that makes a clear correlation unclear if it counts once; or ""."""
-        return doubt(self.clustered, self.shared)
-
-    @property
-    def blind_spot(self) -> str:
-        """Where it is clear: that runs may be alike in a way that no interval counts; or ""."""
-        if self.doubt or not self.uncounted or not is_clear(self.clustered):
+        """What takes away a finding that counts settings alone, as a sentence; or ""."""
+        if not is_clear(self.clustered) or self.judged.is_clear:
             return ""
+        alone = f"Counting the {self.clustered.clusters} settings alone, the interval would be "
+        if math.isnan(self.judged.low):
+            return f"{alone}{_ends(self.clustered)}, but none is honest: {self.judged.reason}."
         return (
-            f"{may_be_alike(*self.uncounted)}. With fewer than {MIN_CLUSTERS} values that cannot "
-            "be counted, and the interval may be too narrow."
+            f"{alone}{_ends(self.clustered)}; {self.judged.counted} it is {_ends(self.judged)}, "
+            "which contains 0."
         )
 
     @property
@@ -135,12 +133,13 @@ class Levels:
         """What the levels say together; "" where there is nothing to say."""
         within = self.within
         if not within.by_setting:
-            return self._of_the_doubt
+            return self.doubt
         levels = (
-            f"within one setting the correlation is {within} on average, positive in "
-            f"{within.num_positive} of {within.n} settings{self._too_few}; between the means of "
+            f"within one setting the correlation is {within} (mean of single settings "
+            f"{within.mean:+.2f}, positive in {within.num_positive} of {within.n} settings"
+            f"{self._too_few}); between the means of "
             f"{self.between.n} settings it is {self.between}; over all {self.pooled.n} runs "
-            f"{self.pooled}, and {_ends(self.clustered)} if settings are counted and not runs."
+            f"{self.judged}."
         )
         if not self.disagrees:
             said = f"{levels[0].upper()}{levels[1:]}"
@@ -149,31 +148,20 @@ class Levels:
                 f"The signs differ between the levels (Simpson's paradox): {levels} What holds "
                 "between settings need not hold between networks of one setting."
             )
-        return f"{said} {self._of_the_doubt}".rstrip()
+        return f"{said} {self.doubt}".rstrip()
 
     @property
     def caveat(self) -> str:
         """The part of it that takes something away from the correlation over all; or ""."""
-        return self.sentence if self.disagrees else self._of_the_doubt
+        return self.sentence if self.disagrees else self.doubt
 
     @property
     def _too_few(self) -> str:
         left = self.within.num_settings - self.within.n
         return (
-            f" ({left} more {'has' if left == 1 else 'have'} too few runs that differ)"
+            f", {left} more {'has' if left == 1 else 'have'} too few runs that differ"
             if left
             else ""
-        )
-
-    @property
-    def _of_the_doubt(self) -> str:
-        if not self.doubt:
-            return self.blind_spot
-        found = self.shared[self.doubt]
-        return (
-            f"{may_be_alike(self.doubt)}: counting the {found.clusters} "
-            f"groups of them and not the {self.clustered.clusters} settings, the interval is "
-            f"{_ends(found)}, which contains 0."
         )
 
 
@@ -184,7 +172,7 @@ def levels(
     *,
     axes: Mapping[str, Sequence[object]] | None = None,
     seeds: Sequence[object] = (),
-    kind: CoefficientKind = "spearman",
+    kind: LevelKind = "spearman",
     confidence: float = 0.95,
 ) -> Levels:
     """The correlation within settings, between them, and over all runs.
@@ -196,7 +184,7 @@ def levels(
         axes: what the settings consist of, by name, with its value in each run: then intervals
             count what settings share as well.
         seeds: that of each run, if settings share them: then intervals count seeds as well.
-        kind: "pearson", "spearman" or "kendall".
+        kind: "pearson" or "spearman".
         confidence: of all intervals.
 
     >>> x = [1, 2, 3, 4, 3, 4, 5, 6, 5, 6, 7, 8]  # rises within each setting,
@@ -205,7 +193,7 @@ def levels(
     >>> round(found.within.value, 2), round(found.pooled.value, 2), found.disagrees
     (0.95, -0.63, True)
     """
-    values, target = list(values), list(target)
+    values, target, seeds = list(values), list(target), list(seeds)
     points = finite_points(values=values, target=target)
     x, y = points.columns
     names = [str(settings[place]) for place in points.kept]
@@ -213,26 +201,29 @@ def levels(
     members = [numpy().flatnonzero(places == group) for group in range(num)]
     means = [[float(column[group].mean()) for group in members] for column in (x, y)]
     correlation = COEFFICIENTS[kind]
+    design = Design.of(settings, axes or {}, seeds)
+    how: dict[str, Any] = {"kind": kind, "confidence": confidence}
+    over_settings = clustered(values, target, settings, **how)
+    shared = over_shared(values, target, design.groups, **how)
+    held = with_few_fixed(values, target, design, **how)
     return Levels(
         pooled=correlation(values, target, confidence=confidence),
-        clustered=clustered(values, target, settings, kind=kind, confidence=confidence),
+        clustered=over_settings,
         between=correlation(*means, confidence=confidence),
         within=_within(
             *(kind, x, y, {names[group[0]]: group for group in members}, confidence),
             [str(seeds[place]) for place in points.kept] if seeds else [],
         ),
-        shared=over_shared(
-            values, target, axes or {}, seeds=seeds, kind=kind, confidence=confidence
-        ),
-        uncounted=uncounted(axes or {}, seeds),
+        judged=judge(over_settings, shared, held, design),
+        shared=shared,
     )
 
 
 def _within(
-    kind: CoefficientKind,
+    kind: LevelKind,
     x: Array,
     y: Array,
-    members: Mapping[str, Array],
+    members: Mapping[str, Indices],
     confidence: float,
     seeds: Sequence[str],
 ) -> Within:
@@ -241,55 +232,13 @@ def _within(
         for name, group in members.items()
         if len(group) >= MIN_RUNS and not (is_constant(x[group]) or is_constant(y[group]))
     }
-    found = {name: of_all(kind, x[group], y[group]) for name, group in usable.items()}
-    mean, low, high = _student(list(found.values()), confidence)
-    if seeds and found:
-        half = _over_seeds(kind, x, y, list(usable.values()), list(found.values()), seeds)
-        half *= student_quantile(confidence, len(set(seeds)) - 1)
-        if half > mean - low:  # of two that are too narrow if the other matters
-            low, high = mean - half, mean + half
-    return Within(mean, max(-1.0, low), min(1.0, high), found, len(members))
+    by_setting = {name: of_all(kind, x[group], y[group]) for name, group in usable.items()}
+    found = two_way(kind, x, y, list(usable.values()), seeds, confidence=confidence)
+    numbers = (found.value, found.low, found.high, found.p, found.p_seeds)
+    return Within(*numbers, by_setting, len(members))
 
 
-def _over_seeds(
-    kind: CoefficientKind,
-    x: Array,
-    y: Array,
-    groups: Sequence[Array],
-    found: Sequence[float],
-    seeds: Sequence[str],
-) -> float:
-    """The error of their mean, from leaving out each seed in all settings; 0 where it is unknown.
-
-    It is known where there are seeds enough to be counted.
-    """
-    np = numpy()
-    places, num = numbered(seeds)
-    if num < MIN_CLUSTERS:
-        return 0.0
-    means = np.full(num, float(np.sum(found)))
-    for group, whole in zip(groups, found, strict=True):
-        if len(group) > MIN_RUNS:
-            left = 1.0 - (places[group][None, :] == np.arange(num)[:, None])
-            means += OF_COUNTS[kind](x[group], y[group], left) - whole
-    means /= len(found)
-    away = means[np.isfinite(means)] - np.mean(found)  # without some seed all may be equal
-    return math.sqrt((num - 1) * float(np.mean(away**2))) if len(away) else 0.0
-
-
-def _student(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
-    np = numpy()
-    if not values:
-        return math.nan, math.nan, math.nan
-    mean = float(np.mean(values))
-    if len(values) == 1:
-        return mean, math.nan, math.nan
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = student_quantile(confidence, len(values) - 1) * error
-    return mean, mean - half, mean + half
-
-
-def _ends(correlation: Correlation) -> str:
+def _ends(correlation: Correlation | Judged) -> str:
     if math.isnan(correlation.low):
         return "no interval"
     return f"[{correlation.low:+.2f}, {correlation.high:+.2f}]"

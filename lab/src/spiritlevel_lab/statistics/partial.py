@@ -14,8 +14,8 @@ from .correlations import Correlation, defined, p_of_t, undefined
 from .intervals import FORMULAS, by_formula
 from .points import (
     MIN_POINTS,
+    ROUND_OFF,
     Array,
-    Indices,
     Numbers,
     check_confidence,
     finite_points,
@@ -25,7 +25,7 @@ from .points import (
     scipy_stats,
     why_undefined,
 )
-from .resampling import pearson_of_counts
+from .resampling import pearson_of_counts, ranks_of_counts
 
 NOTHING_LEFT = 1e-7  # of a unit column, after the confounders are taken out: rounding or as good as
 
@@ -76,7 +76,10 @@ def partial_correlation(
         return dataclasses.replace(found, given=given, reason=reason)
     found = dataclasses.replace(found, given=given, reason="; ".join(dropped))
     places, num = numbered([clusters[place] for place in points.kept])
-    return jackknifed(found, _left_out(kind, x, y, columns, places), num, kind)
+    blocks = in_blocks(places)
+    kept = blocks != numpy().arange(int(blocks.max()) + 1)[:, None]
+    left_out = partials_of_kept(kind, x, y, columns, kept.astype(float))
+    return jackknifed(found, left_out, num, kind)
 
 
 def _coefficient(
@@ -85,7 +88,7 @@ def _coefficient(
     """The value, or nan and why; the confounders held fixed, and why others are not."""
     n, others = len(x), list(confounders.values())
     if kind == "spearman":
-        x, y, *others = (_ranks(column) for column in (x, y, *others))
+        x, y, *others = (ranks(column) for column in (x, y, *others))
     basis, given, dropped = _basis(dict(zip(confounders, others, strict=True)), n)
     if n - len(given) < MIN_POINTS:
         need = f"{MIN_POINTS + len(given)} are needed for {len(given)} confounders"
@@ -99,26 +102,51 @@ def _coefficient(
     return value, "", given, dropped
 
 
-def _left_out(
+def partials_of_kept(
     kind: Literal["pearson", "spearman"],
     x: Array,
     y: Array,
     confounders: Mapping[str, Array],
-    places: Indices,
+    kept: Array,
 ) -> Array:
-    """The coefficient without each setting in turn; nan where there is none."""
-    blocks = in_blocks(places)
-    left_out = []
-    for block in range(int(blocks.max()) + 1):
-        kept = blocks != block
-        others = {name: column[kept] for name, column in confounders.items()}
-        few = int(kept.sum()) < MIN_POINTS
-        none = few or is_constant(x[kept]) or is_constant(y[kept])
-        left_out.append(math.nan if none else _coefficient(kind, x[kept], y[kept], others)[0])
-    return numpy().array(left_out)
+    """The coefficient of the runs that each row keeps (1, else 0); nan where there is none."""
+    np = numpy()
+    left_x, left_y, *others = (
+        _units_of_kept(column if kind == "pearson" else ranks_of_counts(column, kept), kept)
+        for column in (x, y, *confounders.values())
+    )
+    held = np.stack(others, axis=-1) if others else np.zeros((*kept.shape, 0))
+    basis, sizes, _ = np.linalg.svd(held, full_matrices=False)
+    is_used = sizes > NOTHING_LEFT
+    basis = basis * is_used[:, None, :]
+    for _ in range(2):  # as in `_residual`
+        left_x, left_y = (
+            left - np.einsum("nik,njk,nj->ni", basis, basis, left, optimize=True)
+            for left in (left_x, left_y)
+        )
+    both, xx, yy = (
+        np.einsum("ni,ni->n", one, other)
+        for one, other in ((left_x, left_y), (left_x, left_x), (left_y, left_y))
+    )
+    enough = kept.sum(axis=1) - is_used.sum(axis=1) >= MIN_POINTS
+    is_left = enough & (xx > NOTHING_LEFT**2) & (yy > NOTHING_LEFT**2)
+    return np.where(is_left, both / np.sqrt(np.where(is_left, xx * yy, 1.0)), math.nan)
 
 
-def _ranks(column: Array) -> Array:
+def _units_of_kept(columns: Array, kept: Array) -> Array:
+    """Rows centred over what is kept, 0 outside, of length 1; 0 where they are constant."""
+    np = numpy()
+    largest = abs(columns).max() or 1.0
+    away = np.where(kept, columns / largest, 0.0)
+    means = away.sum(axis=1, keepdims=True) / kept.sum(axis=1, keepdims=True)
+    away = np.where(kept, away - means, 0.0)
+    spread = abs(away).max(axis=1, keepdims=True)
+    away = away / np.where(spread > ROUND_OFF, spread, math.inf)
+    lengths = np.sqrt((away**2).sum(axis=1, keepdims=True))
+    return away / np.where(lengths > 0.0, lengths, 1.0)
+
+
+def ranks(column: Array) -> Array:
     """Middle ranks; what differs by rounding alone stays constant instead of being ordered."""
     return column if is_constant(column) else scipy_stats().rankdata(column)
 

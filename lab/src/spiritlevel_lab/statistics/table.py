@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from spiritlevel.ground.errors import SpiritlevelError
 
-from .clusters import over_shared, sharing
+from .clusters import over_shared
+from .confounding import confounding
 from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
+from .differences import strongest
+from .few_values import Design, with_few_fixed
 from .granulated import Seeds, granulated_kendall
-from .grid import Grid
+from .grid import Grid, columns_of, parts_of
 from .holm import Holm, holm
-from .levels import levels
+from .judged import Judged, judge
+from .levels import Levels, levels
 from .partial import partial_correlation
+from .partial_judged import partial_judged
 from .points import check_confidence, finite_points
 from .regression import regression
 from .sign_error import Pooling, sign_error
+from .tails import tails
 from .text import JUDGED, MeasureStatistics, StudyStatistics
 from .text import plain as plain
 
@@ -44,7 +49,8 @@ def summary(
 
     Args:
         rows: one mapping a run with "settings" (hyperparameters), "measures" (name to value) and
-            "target" (such as the generalization gap), and "confounders" (name to value) if any.
+            "target" (such as the generalization gap), and "confounders" (name to value) if any,
+            with their standard errors as "errors" where these are known.
             A missing or non-finite number leaves the run out where that number is needed.
         confidence: of all intervals.
         resamples: of the BCa bootstrap; 0 leaves it out.
@@ -60,12 +66,18 @@ def summary(
     check_confidence(confidence)  # also where no measure is there to ask for an interval
     target = [row["target"] for row in rows]
     settings = Grid.read([row["settings"] for row in rows])
-    confounders = _columns([row.get("confounders", {}) for row in rows])
-    clusters = _clusters([row["settings"] for row in rows], seed_key)
-    axes = _columns([{k: v for k, v in row["settings"].items() if k != seed_key} for row in rows])
-    given_seeds = [row["settings"].get(seed_key) for row in rows]
+    confounders = columns_of([row.get("confounders", {}) for row in rows])
+    clusters, axes, given_seeds = parts_of([row["settings"] for row in rows], seed_key)
+    errors = columns_of([row.get("errors", {}) for row in rows])
+    design: dict[str, Any] = {
+        "clusters": clusters,
+        "axes": axes,
+        "seeds": given_seeds if clusters is not None else (),
+    }
+    plain = Design.of(None, axes)
+    columns = columns_of([row["measures"] for row in rows])
     measures = {}
-    for name, values in _columns([row["measures"] for row in rows]).items():
+    for name, values in columns.items():
         # A measure that is a confounder too is judged given the other confounders.
         others = {other: column for other, column in confounders.items() if other != name}
         pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
@@ -75,14 +87,34 @@ def summary(
             for kind in LEVELS
             if others
         }
+        shared = over_shared(groups=plain.groups, **pair) if clusters is None else {}
+        found_levels: dict[str, Levels] = {
+            kind: levels(settings=clusters, axes=axes, seeds=given_seeds, kind=kind, **pair)
+            for kind in LEVELS
+            if clusters is not None
+        }
+        given, confounded = None, None
+        if others:
+            given = partial_judged(confounders=others, **design, **pair)
+            fixed = {each: others[each] for each in partial["spearman"].given}
+            confounded = confounding(values, target, fixed, given, errors=errors)
+        ranks = spearman(**pair)
         measures[name] = MeasureStatistics(
             name=name,
             pearson=pearson(**pair),
-            spearman=spearman(**pair),
+            spearman=ranks,
             kendall=kendall(**pair),
             bootstrap={k: of(**pair, **again) for k, of in COEFFICIENTS.items() if resamples},
+            judged=(
+                found_levels["spearman"].judged
+                if found_levels
+                else _over_runs(ranks, shared, plain, **pair)
+            ),
+            tails=tails(**pair),
             partial_pearson=partial.get("pearson"),
             partial_spearman=partial.get("spearman"),
+            given=given,
+            confounding=confounded,
             regression=regression(**pair),
             granulated=granulated_kendall(values, target, settings, seeds=seeds, seed_key=seed_key),
             sign_error=sign_error(
@@ -93,12 +125,8 @@ def summary(
                 min_effective=min_effective,
                 seed_key=seed_key,
             ),
-            levels={
-                kind: levels(settings=clusters, axes=axes, seeds=given_seeds, kind=kind, **pair)
-                for kind in LEVELS
-                if clusters is not None
-            },
-            shared=over_shared(axes=axes, **pair) if clusters is None else {},
+            levels=found_levels,
+            shared=shared,
         )
     judged = finite_points(target=target)
     found: dict[str, dict[str, float]] = {kind: {} for kind in (*COEFFICIENTS, *PARTIALS)}
@@ -107,7 +135,7 @@ def summary(
             correlation: Correlation | None = getattr(row, kind)
             found[kind][name] = math.nan if correlation is None else correlation.p
     families = {kind: holm(p_values) for kind, p_values in found.items()}
-    families[JUDGED] = holm({name: row.judged_by.p for name, row in measures.items()})
+    families[JUDGED] = holm({name: row.judged.p for name, row in measures.items()})
     return StudyStatistics(
         measures={name: _judged(row, families) for name, row in measures.items()},
         n=len(rows),
@@ -115,17 +143,20 @@ def summary(
         confounders=tuple(confounders),
         holm=families,
         confidence=confidence,
+        strongest=strongest(
+            *(columns, target, {name: row.spearman.value for name, row in measures.items()}),
+            confidence=confidence,
+            **design,
+        ),
         settings=0 if clusters is None else len({clusters[place] for place in judged.kept}),
     )
 
 
-def _clusters(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str] | None:
-    """The setting of each run, whatever its seed; None where none is repeated, or there is one."""
-    found = [
-        json.dumps({k: v for k, v in each.items() if k != seed_key}, sort_keys=True, default=str)
-        for each in settings
-    ]
-    return found if 1 < len(set(found)) < len(found) else None
+def _over_runs(
+    found: Correlation, shared: Mapping[str, Correlation], design: Design, **pair: Any
+) -> Judged:
+    """What judges a study that repeats no setting: runs count, and groups that share a value."""
+    return judge(found, shared, with_few_fixed(kind="spearman", design=design, **pair), design)
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -141,12 +172,6 @@ def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """By name, in order of appearance; None where a run lacks it."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
 def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStatistics:
     """The row with its corrected p and the verdict that follows."""
     corrected = {
@@ -154,22 +179,21 @@ def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStat
         for kind, family in families.items()
         if row.name in family.adjusted
     }
-    verdict = _verdict(row, corrected)
-    if verdict.startswith(FINDINGS) and row.doubt:
-        verdict += f"; unclear if {sharing(row.doubt)} count once"
-    return dataclasses.replace(row, holm=corrected, verdict=verdict)
+    return dataclasses.replace(row, holm=corrected, verdict=_verdict(row, corrected))
 
 
 def _verdict(row: MeasureStatistics, corrected: Mapping[str, float]) -> str:
     """Spearman's, unless the correction over measures or the confounders take it away."""
-    verdict = row.judged_by.verdict
+    verdict = row.judged.verdict
     if verdict not in FINDINGS:
         return verdict
     if corrected[JUDGED] > 1.0 - row.spearman.confidence:
         return f"{UNCLEAR} after Holm"
-    given = row.partial_spearman
-    if given is None:
+    given = row.given
+    if given is None or row.confounding is None:
         return verdict
+    if row.confounding.is_undone:
+        return f"{verdict}; given the confounders: unclear, as measured with their errors"
     if given.verdict == verdict:
         return f"{verdict}, also given the confounders"
     if given.verdict in FINDINGS:

@@ -1,0 +1,140 @@
+"""The one interval and the one p that a number is judged by: the widest honest interval.
+
+Runs of one setting are alike, settings with the same optimizer may be alike, and so may runs with
+the same seed. Which of these decides is not known, so each is left out in turn, and the widest
+interval judges. What has too few values to be left out is held fixed, see `few_values`: the
+interval then reaches over the correlation with it and without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from .clusters import SEED, widest
+from .correlations import Correlation, verdict_of
+from .few_values import Design, listed
+from .intervals import Interval
+
+RUNS, SETTINGS, SEEDS = "runs", "settings", "seeds"
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A number with the interval and the p that judge it: p < 0.05 where 95 % leave out 0."""
+
+    value: float
+    low: float  # nan, as `high` and `p`, where the design has no honest interval
+    high: float
+    p: float
+    n: int  # runs
+    over: str  # what was left out in turn: "settings", "seeds", "groups with the same lr", "runs"
+    count: int  # how many of these there are
+    fixed: tuple[str, ...]  # axes with too few values, held fixed as well
+    confidence: float
+    reason: str = ""  # why there is no interval, or what qualifies it
+
+    @property
+    def verdict(self) -> str:
+        """What may be claimed from it, in words."""
+        ends = Interval(self.low, self.high, self.reason)
+        return verdict_of(self.value, ends, self.p, self.confidence)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether its interval lies on one side of 0."""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def counted(self) -> str:
+        """What the interval counts, in words: "over 6 groups with the same optimizer"."""
+        if math.isnan(self.low):
+            return ""
+        fixed = f", with and without {listed(self.fixed)} held fixed" if self.fixed else ""
+        return f"over {self.count} {self.over}{fixed}"
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return f"undefined ({self.reason})"
+        if math.isnan(self.low):
+            return f"{self.value:+.2f} [no interval]"
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def judge(
+    found: Correlation,
+    shared: Mapping[str, Correlation],
+    held: Mapping[str, Correlation],
+    design: Design,
+) -> Judged:
+    """The widest of the intervals over settings (or runs) and over what they share.
+
+    Args:
+        found: over settings; over runs where no setting is repeated.
+        shared: by what is shared, as from `over_shared`.
+        held: the same, with axes that have few values held fixed, as from `with_few_fixed`.
+        design: that of the runs.
+    """
+    free = {"": found, **shared}
+    name = widest(free)
+    judged = _of(free[name], _over(name, found), design)
+    failed = next((each for each in free.values() if math.isnan(each.low)), None)
+    if failed is not None or not design.is_honest:
+        return _without_interval(judged, design.reason if failed is None else failed.reason)
+    if held:
+        name = widest(held)
+        without = next((each for each in held.values() if math.isnan(each.low)), None)
+        if without is not None:
+            reason = f"with {listed(design.few)} held fixed: {without.reason}"
+            return _without_interval(judged, reason)
+        judged = _hull(judged, _of(held[name], _over(name, found), design))
+    return agreeing(judged)
+
+
+def agreeing(judged: Judged) -> Judged:
+    """Interval and p with one answer: clear where both say so, else the other gives way.
+
+    They are two tests only where runs are counted, or nothing changes what is left out.
+    """
+    level = 1.0 - judged.confidence
+    if not judged.is_clear:
+        return dataclasses.replace(judged, p=max(judged.p, level))
+    if judged.p < level:
+        return judged
+    return dataclasses.replace(judged, low=min(0.0, judged.low), high=max(0.0, judged.high))
+
+
+def _hull(one: Judged, other: Judged) -> Judged:
+    """Both intervals in one; what is counted is that of the larger p."""
+    larger = one if one.p >= other.p else other
+    return dataclasses.replace(
+        one,
+        low=min(one.low, other.low),
+        high=max(one.high, other.high),
+        p=larger.p if one.value * other.value > 0 else 1.0,
+        over=larger.over,
+        count=larger.count,
+    )
+
+
+def _of(chosen: Correlation, over: str, design: Design) -> Judged:
+    return Judged(
+        *(chosen.value, chosen.low, chosen.high, chosen.p, chosen.n),
+        over=over,
+        count=chosen.n if chosen.clusters is None else chosen.clusters,
+        fixed=design.few,
+        confidence=chosen.confidence,
+        reason=chosen.reason,
+    )
+
+
+def _without_interval(judged: Judged, reason: str) -> Judged:
+    nan = math.nan
+    return dataclasses.replace(judged, low=nan, high=nan, p=nan, reason=reason)
+
+
+def _over(name: str, found: Correlation) -> str:
+    if name:
+        return SEEDS if name == SEED else f"groups with the same {name}"
+    return RUNS if found.clusters is None else SETTINGS
