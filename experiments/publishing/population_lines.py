@@ -11,7 +11,7 @@ from spiritlevel_lab.claims.experiment import Row
 from spiritlevel_lab.claims.population import CONFOUNDERS, GAP, measured
 from spiritlevel_lab.claims.settings import cautious_partial, levels_of
 from spiritlevel_lab.claims.trained import NotAsked
-from spiritlevel_lab.statistics import Correlation, Levels, Within
+from spiritlevel_lab.statistics import Correlation, Judged, Levels, Within
 
 from .results import ScaleResult
 
@@ -28,8 +28,8 @@ class MeasureLine:
     population: str
     measure: str
     levels: Levels
-    equal_loss: Correlation  # with the training loss held fixed, and the widest interval
-    equal_both: Correlation  # and the uncertainty as well
+    equal_loss: Judged  # with the training loss held fixed, and the widest interval
+    equal_both: Judged  # and the uncertainty as well
 
     @property
     def is_flatness(self) -> bool:
@@ -49,11 +49,11 @@ class MeasureLine:
     @property
     def views(self) -> Mapping[str, CorrelationCell]:
         """Its correlation with the gap, each way that it is looked at."""
-        looked_at: dict[str, Correlation | Within] = {
+        looked_at: dict[str, Correlation | Judged | Within] = {
             WITHIN: self.levels.within,
             "between settings": self.levels.between,
             OVER_ALL: self.levels.clustered,
-            CAUTIOUS: self.levels.cautious,
+            CAUTIOUS: self.levels.judged,
             "training loss held fixed": self.equal_loss,
             "loss and 1 − ‖p‖² held fixed": self.equal_both,
         }

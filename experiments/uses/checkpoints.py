@@ -117,7 +117,7 @@ def judged(found: StudyStatistics) -> dict[str, Any]:
     """What is said of each measure: over settings, within and between them, given confounders."""
     out = {}
     for name, row in found.measures.items():
-        rank, level = row.judged_by, row.levels.get("spearman")
+        rank, level = row.judged, row.levels.get("spearman")
         given = row.partial_spearman
         out[name] = {
             "n": rank.n,

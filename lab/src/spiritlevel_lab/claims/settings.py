@@ -7,8 +7,14 @@ from collections.abc import Hashable, Sequence
 from spiritlevel.records.content import Cell, Series, Table
 
 from ..population.population import label
-from ..statistics import Correlation, Levels, levels, partial_correlation
-from ..statistics.clusters import groups_that_share, widest
+from ..statistics import (
+    Correlation,
+    Judged,
+    Levels,
+    levels,
+    partial_correlation,
+    partial_judged,
+)
 from ..statistics.correlations import CoefficientKind as Kind
 from .experiment import Row, titled
 from .findings import estimate
@@ -83,13 +89,17 @@ def partial_over_settings(
 
 def cautious_partial(
     rows: Sequence[Row], measure: str, target: str, fixed: Sequence[str], columns: Sequence[str]
-) -> Correlation:
+) -> Judged:
     """The same with the widest interval: over settings, or over groups that share something."""
-    over = partial_over_settings(rows, measure, target, fixed, columns)
-    groups = groups_that_share(_axes(rows, columns), _seeds(rows)) if over.clusters else {}
-    shared = {name: _partial(rows, measure, target, fixed, each) for name, each in groups.items()}
-    found = {"": over, **shared}
-    return found[widest(found)]
+    settings = settings_of(rows, columns)
+    return partial_judged(
+        column(rows, measure),
+        column(rows, target),
+        {name: column(rows, name) for name in fixed},
+        clusters=settings,
+        axes=_axes(rows, columns),
+        seeds=[] if settings is None else _seeds(rows),
+    )
 
 
 def _partial(

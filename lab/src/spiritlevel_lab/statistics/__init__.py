@@ -4,8 +4,9 @@ from .clusters import clustered
 from .correlations import Correlation, kendall, pearson, spearman
 from .granulated import AxisKendall, GranulatedKendall, granulated_kendall
 from .holm import Holm, holm
+from .judged import Judged, judge
 from .levels import Levels, Within, levels
-from .partial import partial_correlation
+from .partial import partial_correlation, partial_judged
 from .regression import Regression, regression
 from .sign_error import Environment, SignError, sign_error
 from .table import summary
@@ -17,6 +18,7 @@ __all__ = [
     "Environment",
     "GranulatedKendall",
     "Holm",
+    "Judged",
     "Levels",
     "MeasureStatistics",
     "Regression",
@@ -26,9 +28,11 @@ __all__ = [
     "clustered",
     "granulated_kendall",
     "holm",
+    "judge",
     "kendall",
     "levels",
     "partial_correlation",
+    "partial_judged",
     "pearson",
     "regression",
     "sign_error",

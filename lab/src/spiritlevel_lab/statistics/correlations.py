@@ -58,16 +58,8 @@ class Correlation:
     @property
     def verdict(self) -> str:
         """What may be claimed from it, in words."""
-        if math.isnan(self.value):
-            return f"undefined: {self.reason}"
-        if math.isnan(self.low):
-            return f"no interval: {self.reason}"
-        if max(abs(self.low), abs(self.high)) < WEAK:
-            return "at most weak"
-        # A perfect line has an interval without width; p knows how few points it has.
-        if self.low <= 0.0 <= self.high or self.p > 1.0 - self.confidence:
-            return UNCLEAR
-        return RISES if self.value > 0 else FALLS
+        ends = Interval(self.low, self.high, self.reason)
+        return verdict_of(self.value, ends, self.p, self.confidence)
 
     def __str__(self) -> str:
         if math.isnan(self.value):
@@ -75,6 +67,20 @@ class Correlation:
         if math.isnan(self.low):
             return f"{self.value:+.2f} [no interval]"
         return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def verdict_of(value: float, ends: Interval, p: float, confidence: float) -> str:
+    """What may be claimed from a correlation, in words."""
+    if math.isnan(value):
+        return f"undefined: {ends.reason}"
+    if math.isnan(ends.low):
+        return f"no interval: {ends.reason}"
+    if max(abs(ends.low), abs(ends.high)) < WEAK:
+        return "at most weak"
+    # A perfect line has an interval without width; p knows how few points it has.
+    if ends.low <= 0.0 <= ends.high or p > 1.0 - confidence:
+        return UNCLEAR
+    return RISES if value > 0 else FALLS
 
 
 @dataclasses.dataclass(frozen=True)

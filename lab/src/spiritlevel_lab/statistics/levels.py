@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Literal
 
 from .clusters import (
     MIN_CLUSTERS,
@@ -19,27 +21,29 @@ from .clusters import (
     may_be_alike,
     numbered,
     over_shared,
-    student_quantile,
     uncounted,
     widest,
 )
-from .correlations import COEFFICIENTS, WEAK, CoefficientKind, Correlation, of_all
-from .points import Array, Numbers, finite_points, is_constant, numpy
-from .resampling import OF_COUNTS
+from .correlations import COEFFICIENTS, WEAK, Correlation, of_all
+from .judged import Judged, judge
+from .permutations import two_way
+from .points import Array, Indices, Numbers, finite_points, is_constant, numpy
 
+LevelKind = Literal["pearson", "spearman"]
 MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
 
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """Correlations within single settings: their mean, with Student's interval.
+    """The correlation within settings, less what seeds do in every setting; see `two_way`.
 
-    It is over settings, or over seeds that settings share, whichever is wider.
+    Its interval and its p are those of one permutation test.
     """
 
     value: float
     low: float
     high: float
+    p: float
     by_setting: Mapping[str, float]  # of the settings that have one
     num_settings: int  # with or without one
 
@@ -47,6 +51,11 @@ class Within:
     def n(self) -> int:
         """The number of settings that the mean is taken over."""
         return len(self.by_setting)
+
+    @property
+    def mean(self) -> float:
+        """Of the correlations in single settings; what seeds do in every setting is in it."""
+        return statistics.fmean(self.by_setting.values()) if self.by_setting else math.nan
 
     @property
     def num_positive(self) -> int:
@@ -88,10 +97,9 @@ class Levels:
         return f"{_ends(found)} ({found.clusters} by {self.widest})"
 
     @property
-    def cautious(self) -> Correlation:
-        """Over all, with the wider interval: over settings, or over groups of them."""
-        found = {"": self.clustered, **self.shared}
-        return found[widest(found)]
+    def judged(self) -> Judged:
+        """Over all runs, with the one interval and the one p that it is judged by."""
+        return judge(self.clustered, self.shared, self.uncounted)
 
     @property
     def doubt(self) -> str:
@@ -184,7 +192,7 @@ def levels(
     *,
     axes: Mapping[str, Sequence[object]] | None = None,
     seeds: Sequence[object] = (),
-    kind: CoefficientKind = "spearman",
+    kind: LevelKind = "spearman",
     confidence: float = 0.95,
 ) -> Levels:
     """The correlation within settings, between them, and over all runs.
@@ -196,7 +204,7 @@ def levels(
         axes: what the settings consist of, by name, with its value in each run: then intervals
             count what settings share as well.
         seeds: that of each run, if settings share them: then intervals count seeds as well.
-        kind: "pearson", "spearman" or "kendall".
+        kind: "pearson" or "spearman".
         confidence: of all intervals.
 
     >>> x = [1, 2, 3, 4, 3, 4, 5, 6, 5, 6, 7, 8]  # rises within each setting,
@@ -213,6 +221,7 @@ def levels(
     members = [numpy().flatnonzero(places == group) for group in range(num)]
     means = [[float(column[group].mean()) for group in members] for column in (x, y)]
     correlation = COEFFICIENTS[kind]
+    found = over_shared(values, target, axes or {}, seeds=seeds, kind=kind, confidence=confidence)
     return Levels(
         pooled=correlation(values, target, confidence=confidence),
         clustered=clustered(values, target, settings, kind=kind, confidence=confidence),
@@ -221,18 +230,16 @@ def levels(
             *(kind, x, y, {names[group[0]]: group for group in members}, confidence),
             [str(seeds[place]) for place in points.kept] if seeds else [],
         ),
-        shared=over_shared(
-            values, target, axes or {}, seeds=seeds, kind=kind, confidence=confidence
-        ),
+        shared=found,
         uncounted=uncounted(axes or {}, seeds),
     )
 
 
 def _within(
-    kind: CoefficientKind,
+    kind: LevelKind,
     x: Array,
     y: Array,
-    members: Mapping[str, Array],
+    members: Mapping[str, Indices],
     confidence: float,
     seeds: Sequence[str],
 ) -> Within:
@@ -241,52 +248,9 @@ def _within(
         for name, group in members.items()
         if len(group) >= MIN_RUNS and not (is_constant(x[group]) or is_constant(y[group]))
     }
-    found = {name: of_all(kind, x[group], y[group]) for name, group in usable.items()}
-    mean, low, high = _student(list(found.values()), confidence)
-    if seeds and found:
-        half = _over_seeds(kind, x, y, list(usable.values()), list(found.values()), seeds)
-        half *= student_quantile(confidence, len(set(seeds)) - 1)
-        if half > mean - low:  # of two that are too narrow if the other matters
-            low, high = mean - half, mean + half
-    return Within(mean, max(-1.0, low), min(1.0, high), found, len(members))
-
-
-def _over_seeds(
-    kind: CoefficientKind,
-    x: Array,
-    y: Array,
-    groups: Sequence[Array],
-    found: Sequence[float],
-    seeds: Sequence[str],
-) -> float:
-    """The error of their mean, from leaving out each seed in all settings; 0 where it is unknown.
-
-    It is known where there are seeds enough to be counted.
-    """
-    np = numpy()
-    places, num = numbered(seeds)
-    if num < MIN_CLUSTERS:
-        return 0.0
-    means = np.full(num, float(np.sum(found)))
-    for group, whole in zip(groups, found, strict=True):
-        if len(group) > MIN_RUNS:
-            left = 1.0 - (places[group][None, :] == np.arange(num)[:, None])
-            means += OF_COUNTS[kind](x[group], y[group], left) - whole
-    means /= len(found)
-    away = means[np.isfinite(means)] - np.mean(found)  # without some seed all may be equal
-    return math.sqrt((num - 1) * float(np.mean(away**2))) if len(away) else 0.0
-
-
-def _student(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
-    np = numpy()
-    if not values:
-        return math.nan, math.nan, math.nan
-    mean = float(np.mean(values))
-    if len(values) == 1:
-        return mean, math.nan, math.nan
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = student_quantile(confidence, len(values) - 1) * error
-    return mean, mean - half, mean + half
+    by_setting = {name: of_all(kind, x[group], y[group]) for name, group in usable.items()}
+    found = two_way(kind, x, y, list(usable.values()), seeds, confidence=confidence)
+    return Within(found.value, found.low, found.high, found.p, by_setting, len(members))
 
 
 def _ends(correlation: Correlation) -> str:

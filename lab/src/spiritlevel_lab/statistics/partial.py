@@ -9,9 +9,10 @@ from typing import Literal
 
 from spiritlevel.ground.need import need, one_of
 
-from .clusters import in_blocks, jackknifed, numbered
+from .clusters import groups_that_share, in_blocks, jackknifed, numbered, uncounted
 from .correlations import Correlation, defined, p_of_t, undefined
 from .intervals import FORMULAS, by_formula
+from .judged import Judged, judge
 from .points import (
     MIN_POINTS,
     Array,
@@ -77,6 +78,33 @@ def partial_correlation(
     found = dataclasses.replace(found, given=given, reason="; ".join(dropped))
     places, num = numbered([clusters[place] for place in points.kept])
     return jackknifed(found, _left_out(kind, x, y, columns, places), num, kind)
+
+
+def partial_judged(
+    values: Numbers,
+    target: Numbers,
+    confounders: Mapping[str, Numbers],
+    *,
+    clusters: Sequence[Hashable] | None,
+    axes: Mapping[str, Sequence[object]],
+    seeds: Sequence[object] = (),
+    kind: Literal["pearson", "spearman"] = "spearman",
+    confidence: float = 0.95,
+) -> Judged:
+    """The same with the one interval that judges it: the widest, see `judge`.
+
+    `clusters` are None where no setting is repeated; `axes` and `seeds` as for `over_shared`.
+    """
+    values, target = list(values), list(target)
+    columns = {name: list(column) for name, column in confounders.items()}
+
+    def over(groups: Sequence[Hashable] | None) -> Correlation:
+        return partial_correlation(
+            values, target, columns, kind=kind, confidence=confidence, clusters=groups
+        )
+
+    shared = {name: over(each) for name, each in groups_that_share(axes, seeds).items()}
+    return judge(over(clusters), shared, uncounted(axes, seeds))
 
 
 def _coefficient(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from spiritlevel.ground.errors import SpiritlevelError
 
-from .clusters import over_shared, sharing
+from .clusters import over_shared, uncounted
 from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
 from .granulated import Seeds, granulated_kendall
 from .grid import Grid
@@ -99,6 +99,7 @@ def summary(
                 if clusters is not None
             },
             shared=over_shared(axes=axes, **pair) if clusters is None else {},
+            uncounted=uncounted(axes) if clusters is None else (),
         )
     judged = finite_points(target=target)
     found: dict[str, dict[str, float]] = {kind: {} for kind in (*COEFFICIENTS, *PARTIALS)}
@@ -107,7 +108,7 @@ def summary(
             correlation: Correlation | None = getattr(row, kind)
             found[kind][name] = math.nan if correlation is None else correlation.p
     families = {kind: holm(p_values) for kind, p_values in found.items()}
-    families[JUDGED] = holm({name: row.judged_by.p for name, row in measures.items()})
+    families[JUDGED] = holm({name: row.judged.p for name, row in measures.items()})
     return StudyStatistics(
         measures={name: _judged(row, families) for name, row in measures.items()},
         n=len(rows),
@@ -154,15 +155,12 @@ def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStat
         for kind, family in families.items()
         if row.name in family.adjusted
     }
-    verdict = _verdict(row, corrected)
-    if verdict.startswith(FINDINGS) and row.doubt:
-        verdict += f"; unclear if {sharing(row.doubt)} count once"
-    return dataclasses.replace(row, holm=corrected, verdict=verdict)
+    return dataclasses.replace(row, holm=corrected, verdict=_verdict(row, corrected))
 
 
 def _verdict(row: MeasureStatistics, corrected: Mapping[str, float]) -> str:
     """Spearman's, unless the correction over measures or the confounders take it away."""
-    verdict = row.judged_by.verdict
+    verdict = row.judged.verdict
     if verdict not in FINDINGS:
         return verdict
     if corrected[JUDGED] > 1.0 - row.spearman.confidence:

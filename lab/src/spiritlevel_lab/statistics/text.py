@@ -16,6 +16,7 @@ from .correlations import Correlation
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
+from .judged import Judged, judge
 from .levels import MIN_RUNS, Levels
 from .regression import Regression
 from .sign_error import SignError
@@ -47,10 +48,15 @@ class MeasureStatistics:
     holm: Mapping[str, float] = dataclasses.field(default_factory=dict)  # corrected p by kind
     verdict: str = ""
 
+    # axes whose values runs share, where no setting is repeated and none has values enough
+    uncounted: tuple[str, ...] = ()
+
     @property
-    def judged_by(self) -> Correlation:
-        """The rank correlation that the verdict rests on: over settings, if there are any."""
-        return self.levels["spearman"].clustered if self.levels else self.spearman
+    def judged(self) -> Judged:
+        """Spearman's ρ with the one interval and the one p that the verdict rests on."""
+        if self.levels:
+            return self.levels["spearman"].judged
+        return judge(self.spearman, self.shared, self.uncounted)
 
     @property
     def doubt(self) -> str:

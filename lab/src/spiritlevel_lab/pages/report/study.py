@@ -96,9 +96,10 @@ def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: s
     """The clearest finding and what weakens it, or that there is none."""
     if best is None:
         return "No run of this study was measured: nothing can be said about the measures."
-    rank, tests = best.judged_by, statistics.holm[JUDGED].num_tests
+    rank, tests = best.judged, statistics.holm[JUDGED].num_tests
     n = rank.n
-    over = f"Over {n} runs" + (f" of {rank.clusters} settings" if rank.clusters else "")
+    settings = statistics.settings
+    over = f"Over {n} runs" + (f" of {settings} settings" if settings else "")
     if not tests:
         return f"{over} no measure can be compared with the {target}: {rank.reason}."
     num = "1 measure" if tests == 1 else f"{tests} measures"

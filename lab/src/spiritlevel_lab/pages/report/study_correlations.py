@@ -80,7 +80,7 @@ def _verdict(row: MeasureStatistics) -> list[Cell]:
     inside = None if levels is None else levels.within
     return [
         row.name,
-        _coefficient(row.judged_by),
+        _coefficient(row.judged),
         row.verdict + (SIGNS if levels is not None and levels.disagrees else ""),
         None if levels is None else _coefficient(levels.between),
         None if inside is None else _coefficient(inside),
