@@ -6,6 +6,7 @@ from .granulated import AxisKendall, GranulatedKendall, granulated_kendall
 from .holm import Holm, holm
 from .judged import Judged, judge
 from .levels import Levels, Within, levels
+from .outcomes import Association, Associations, associated, associations
 from .partial import partial_correlation, partial_judged
 from .regression import Regression, regression
 from .sign_error import Environment, SignError, sign_error
@@ -13,6 +14,8 @@ from .table import summary
 from .text import MeasureStatistics, StudyStatistics
 
 __all__ = [
+    "Association",
+    "Associations",
     "AxisKendall",
     "Correlation",
     "Environment",
@@ -25,6 +28,8 @@ __all__ = [
     "SignError",
     "StudyStatistics",
     "Within",
+    "associated",
+    "associations",
     "clustered",
     "granulated_kendall",
     "holm",

@@ -60,12 +60,12 @@ def summary(
     check_confidence(confidence)  # also where no measure is there to ask for an interval
     target = [row["target"] for row in rows]
     settings = Grid.read([row["settings"] for row in rows])
-    confounders = _columns([row.get("confounders", {}) for row in rows])
-    clusters = _clusters([row["settings"] for row in rows], seed_key)
-    axes = _columns([{k: v for k, v in row["settings"].items() if k != seed_key} for row in rows])
+    confounders = columns_of([row.get("confounders", {}) for row in rows])
+    clusters = settings_of_runs([row["settings"] for row in rows], seed_key)
+    axes = columns_of([{k: v for k, v in row["settings"].items() if k != seed_key} for row in rows])
     given_seeds = [row["settings"].get(seed_key) for row in rows]
     measures = {}
-    for name, values in _columns([row["measures"] for row in rows]).items():
+    for name, values in columns_of([row["measures"] for row in rows]).items():
         # A measure that is a confounder too is judged given the other confounders.
         others = {other: column for other, column in confounders.items() if other != name}
         pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
@@ -120,7 +120,7 @@ def summary(
     )
 
 
-def _clusters(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str] | None:
+def settings_of_runs(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str] | None:
     """The setting of each run, whatever its seed; None where none is repeated, or there is one."""
     found = [
         json.dumps({k: v for k, v in each.items() if k != seed_key}, sort_keys=True, default=str)
@@ -142,7 +142,7 @@ def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """By name, in order of appearance; None where a run lacks it."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}

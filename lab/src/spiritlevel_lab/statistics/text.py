@@ -5,26 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spiritlevel.ground.plain_text import visible
+from spiritlevel.records.content import CorrelationCell
 from spiritlevel.records.notebooks import aligned
 
-from .clusters import doubt, may_be_alike
-from .correlations import Correlation
+from .correlations import FINDINGS, Correlation
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
 from .judged import Judged, judge
-from .levels import MIN_RUNS, Levels
+from .levels import MIN_RUNS, Levels, Within
 from .regression import Regression
 from .sign_error import SignError
 
-FORMAT = "spiritlevel-statistics-1"
+FORMAT = "spiritlevel-statistics-2"
 LETTERS = {"pearson": "r", "spearman": "ρ", "kendall": "τ"}
 MISSING = "–"
 JUDGED = "judged"  # the family of the p that verdicts rest on
+AS_IF_INDEPENDENT = ("pearson", "spearman", "kendall", "bootstrap", "regression")
+PARTS_OF_THE_JUDGED = ("levels", "shared", "uncounted", "partial_pearson", "partial_spearman")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +53,7 @@ class MeasureStatistics:
 
     # axes whose values runs share, where no setting is repeated and none has values enough
     uncounted: tuple[str, ...] = ()
+    given: Judged | None = None  # the same with the confounders held fixed
 
     @property
     def judged(self) -> Judged:
@@ -59,9 +63,18 @@ class MeasureStatistics:
         return judge(self.spearman, self.shared, self.uncounted)
 
     @property
-    def doubt(self) -> str:
-        """What is shared that makes it unclear if it counts once; "" for nothing."""
-        return self.levels["spearman"].doubt if self.levels else doubt(self.spearman, self.shared)
+    def is_finding(self) -> bool:
+        """Whether it is clearly associated with the target, after Holm's correction."""
+        return self.verdict.startswith(FINDINGS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is judged by; all other intervals apart, under names that say what they count."""
+        fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        corrected = fields.pop("holm")
+        judged = {"judged": plain(self.judged), "p_holm": corrected.pop(JUDGED, None)}
+        runs = {name: fields.pop(name) for name in AS_IF_INDEPENDENT} | {"holm": corrected}
+        parts = {name: fields.pop(name) for name in PARTS_OF_THE_JUDGED}
+        return judged | fields | {"parts_of_the_judged": parts, "as_if_runs_were_independent": runs}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +88,7 @@ class StudyStatistics:
     holm: Mapping[str, Holm]  # by kind of correlation
     confidence: float
     settings: int = 0  # that are repeated, so that intervals count them; 0: they count runs
+    not_judged: str = ""  # which networks are not judged because of their training, as a sentence
 
     def __getitem__(self, name: str) -> MeasureStatistics:
         try:
@@ -84,7 +98,11 @@ class StudyStatistics:
             raise KeyError(f"This study has no {name!r}. It has: {have}.") from None
 
     def __str__(self) -> str:
-        return visible(text_of(self), keep="\n")
+        return visible("\n\n".join([*overview(self), "\n".join(self.notes())]), keep="\n")
+
+    def details(self, width: int = 100) -> str:
+        """Every other number, in tables and lines that are no wider."""
+        return visible("\n\n".join(details_of(self, width)), keep="\n")
 
     def notes(self) -> list[str]:
         """How the tables are to be read, and what is missing from them."""
@@ -92,9 +110,11 @@ class StudyStatistics:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types only, ready for JSON; non-finite floats become strings."""
-        return {"format": FORMAT} | {
+        fields = {
             field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)
         }
+        measures = {name: row.to_dict() for name, row in self.measures.items()}
+        return {"format": FORMAT} | fields | {"measures": measures}
 
     def to_json(self, *, indent: int | None = 2) -> str:
         """The statistics as JSON text."""
@@ -119,43 +139,58 @@ def plain(value: Any) -> Any:
     return value
 
 
-def text_of(statistics: StudyStatistics) -> str:
-    """The whole text: the table to read first, the verdicts, then details and notes."""
-    rows = statistics.measures.values()
-    level = percent(statistics.confidence)
-    tables: list[tuple[str, Sequence[Column]]] = []
-    if rows:
-        title = "Regression: target ≈ slope · measure + intercept (Taleghani et al., Table 3)"
-        tables.append((title, REGRESSION))
-        tables.append(("p of each correlation, and corrected by Holm", P_VALUES))
+def overview(statistics: StudyStatistics, width: int = 100) -> list[str]:
+    """The table to read first, and the verdicts."""
+    verdicts: dict[str, list[str]] = {}
+    for row in statistics.measures.values():
+        verdicts.setdefault(row.verdict, []).append(row.name)
+    said = [
+        _wrapped(f"{verdict}: {', '.join(names)}.", width) for verdict, names in verdicts.items()
+    ]
+    table = _table(statistics, OVERVIEW_GIVEN if statistics.confounders else OVERVIEW, width)
+    return [table, "\n".join(said)]
+
+
+def details_of(statistics: StudyStatistics, width: int = 100) -> list[str]:
+    """Levels, other statistics, then what would hold if the runs were independent; and the notes."""
+    tables: list[tuple[str, Sequence[Column]]] = [("Other statistics", OTHERS)]
     if statistics.settings:
-        title = f"Spearman ρ within and between {statistics.settings} settings"
-        tables.append((title, _levels(level)))
-    if any(row.bootstrap for row in rows):
-        tables.append((f"{level} intervals of the bootstrap (BCa)", BOOTSTRAPS))
-    if any(row.partial_pearson for row in rows):
-        given = ", ".join(statistics.confounders)
-        tables.append((f"Given {given}: partial correlations, p corrected by Holm", PARTIALS))
-    overview = [*OVERVIEW, ("ρ given confounders", _given)] if statistics.confounders else OVERVIEW
-    verdicts = "\n".join(f"{row.name}: {row.verdict}." for row in rows)
-    details = [f"{title}\n{_table(statistics, columns)}" for title, columns in tables]
-    parts = [_table(statistics, overview), verdicts, *details, "\n".join(statistics.notes())]
-    return "\n\n".join(parts)
+        tables.insert(0, (f"Within and between {statistics.settings} settings", LEVELS))
+    parts = [
+        *overview(statistics, width),
+        *(f"{title}\n{_table(statistics, columns, width)}" for title, columns in tables),
+        _wrapped(if_independent(statistics), width),
+        _table(statistics, INDEPENDENT, width),
+    ]
+    if any(row.bootstrap for row in statistics.measures.values()):
+        parts.append(f"The same from the bootstrap (BCa)\n{_table(statistics, BOOTSTRAPS, width)}")
+    title = "Lines: target ≈ slope · measure + intercept (Taleghani et al., Table 3)"
+    lines = f"{_wrapped(title, width)}\n{_table(statistics, REGRESSION, width)}"
+    notes = "\n".join(_wrapped(note, width) for note in statistics.notes())
+    return [*parts, lines, notes] if statistics.measures else [notes]
+
+
+def if_independent(statistics: StudyStatistics) -> str:
+    """The heading of all that takes the runs as independent."""
+    which = ", which they are not" if statistics.settings else ""
+    return (
+        f"If all runs were independent{which}: other coefficients, their "
+        f"{percent(statistics.confidence)} intervals and p before any correction. Nothing is "
+        "concluded from these."
+    )
 
 
 def notes_of(statistics: StudyStatistics) -> list[str]:
     """How the tables are to be read, and what is missing from them."""
     lines = [
-        f"{statistics.n} runs, {statistics.without_target} of them without a finite target; "
-        "'out' counts the runs left out for a measure. "
+        f"{statistics.n} runs, {statistics.without_target} of them without a finite target. "
         f"Brackets: {percent(statistics.confidence)} intervals.",
-        "The verdict rests on Spearman's ρ and its p, corrected over "
+        *([statistics.not_judged] if statistics.not_judged else []),
+        "The verdict rests on Spearman's ρ, on its interval and on its p, corrected over "
         f"{statistics.holm[JUDGED].num_tests} measures by Holm. {_counted(statistics)}",
     ]
     lines += [
-        f"{row.name}: {row.levels['spearman'].sentence}"
-        for row in statistics.measures.values()
-        if row.levels and row.levels["spearman"].disagrees
+        f"{row.name}: {said}" for row in statistics.measures.values() if (said := signs_differ(row))
     ]
     levels = [row.levels["spearman"] for row in statistics.measures.values() if row.levels]
     if levels and not any(each.within.n for each in levels):
@@ -163,7 +198,6 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
             f"Nothing is said within settings: that needs {MIN_RUNS} runs of one setting with "
             "different numbers."
         )
-    lines += _doubts(statistics)
     if statistics.confounders:
         lines.append(f"Confounders held fixed: {', '.join(statistics.confounders)}.")
     for row in statistics.measures.values():
@@ -171,39 +205,44 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
     return lines
 
 
-def _doubts(statistics: StudyStatistics) -> list[str]:
-    """By what settings share: which findings are unclear if those that share it count once."""
-    doubted: dict[str, list[str]] = {}
-    for row in statistics.measures.values():
-        if row.doubt:
-            doubted.setdefault(row.doubt, []).append(row.name)
-    said = [
-        f"{may_be_alike(shared)}. If they count once, the intervals of these contain 0: "
-        f"{', '.join(names)}."
-        for shared, names in doubted.items()
-    ]
-    found = [row.levels["spearman"] for row in statistics.measures.values() if row.levels]
-    return [*said, *dict.fromkeys(each.blind_spot for each in found if each.blind_spot)]
+def signs_differ(row: MeasureStatistics) -> str:
+    """That the sign within settings is another than between them or over all; "" if it is not."""
+    levels = row.levels.get("spearman")
+    if levels is None or not levels.disagrees:
+        return ""
+    within = levels.within
+    return (
+        f"The signs differ between the levels (Simpson's paradox): within one setting ρ is "
+        f"{_coefficient(within)}, positive in {within.num_positive} of {within.n} settings; between "
+        f"the means of {levels.between.n} settings it is {_value(levels.between.value)}; over all "
+        f"runs {_coefficient(row.judged)}. What holds between settings need not hold between "
+        "networks of one setting."
+    )
 
 
 def _counted(statistics: StudyStatistics) -> str:
     """What intervals and p take as independent."""
     if not statistics.settings:
         return (
-            "Intervals and p take the runs as independent draws: there are not several settings, "
-            "or none is repeated."
+            "Intervals and p take the runs as independent draws where settings do not share the "
+            "values of an axis: there are not several settings, or none is repeated."
         )
+    over: dict[str, list[str]] = {}
+    for row in statistics.measures.values():
+        if not math.isnan(row.judged.low):
+            over.setdefault(f"the {row.judged.count} {row.judged.over}", []).append(row.name)
+    said = "; ".join(f"{what} ({', '.join(names)})" for what, names in over.items())
+    counted = f" It counts {said if len(over) > 1 else ''.join(over)}." if over else ""
     return (
-        f"The networks of one setting are alike, so its interval and p count the "
-        f"{statistics.settings} settings and not the runs, and so do those given confounders. "
-        "Beside them stand intervals that take the runs as independent, which are too narrow."
+        "Networks of one setting are alike, settings that share a value may be, and so may runs of "
+        f"one seed: the interval is the widest of those that count them.{counted}"
     )
 
 
 def _reasons(row: MeasureStatistics) -> list[tuple[str, str]]:
     """What qualifies single numbers; what the verdict says already is not said again."""
     reasons = [("Ψ", row.granulated.reason), ("sign error", row.sign_error.reason)]
-    told = {"", row.spearman.reason}
+    told = {"", row.spearman.reason, row.judged.reason}
     partials = (("ρ", row.partial_spearman), ("r", row.partial_pearson))
     for letter, partial in partials:
         if partial is not None and partial.reason not in told:
@@ -220,103 +259,93 @@ def _reasons(row: MeasureStatistics) -> list[tuple[str, str]]:
 # -- cells of the tables ---------------------------------------------------------------------------
 
 
-def _table(statistics: StudyStatistics, columns: Sequence[Column]) -> str:
-    titles = ("measure", *(title for title, _ in columns))
-    rows = [(row.name, *(cell(row) for _, cell in columns)) for row in statistics.measures.values()]
-    return aligned([titles, *rows])
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text, width, break_on_hyphens=False)
+
+
+def _table(statistics: StudyStatistics, columns: Sequence[Column], width: int) -> str:
+    """Below each other, as many columns at once as are no wider; each block names the measures."""
+    rows = list(statistics.measures.values())
+    names = ["measure", *(row.name for row in rows)]
+    blocks: list[list[list[str]]] = []
+    for title, cell in columns:
+        column = [title, *map(cell, rows)]
+        room = sum(2 + max(map(len, each)) for each in (blocks[-1] if blocks else [names]))
+        if not blocks or room + max(map(len, column)) > width:
+            blocks.append([names])
+        blocks[-1].append(column)
+    return "\n\n".join(aligned(list(zip(*block, strict=True))) for block in blocks)
 
 
 def _number(value: float, form: str) -> str:
-    return MISSING if math.isnan(value) else format(value, form)
+    return MISSING if math.isnan(value) else format(value, form).replace("-", "−")
 
 
-def _coefficient(found: Correlation | None) -> str:
-    return MISSING if found is None or math.isnan(found.value) else str(found)
+def _value(value: float) -> str:
+    return _number(value, "+.2f")
 
 
-def _ends(found: Correlation | None) -> str:
-    if found is None or math.isnan(found.low):
+def _coefficient(found: Correlation | Judged | Within | None) -> str:
+    if found is None or math.isnan(found.value):
         return MISSING
-    return f"[{found.low:+.2f}, {found.high:+.2f}]"
+    return str(CorrelationCell(found.value, found.low, found.high))
 
 
 def _p_of(kind: str) -> Cell:
     return lambda row: _number(getattr(row, kind).p, ".2g")
 
 
-def _holm_of(kind: str) -> Cell:
-    return lambda row: _number(row.holm.get(kind, math.nan), ".2g")
-
-
 def _bca_of(kind: str) -> Cell:
-    return lambda row: _ends(row.bootstrap.get(kind))
+    def ends(row: MeasureStatistics) -> str:
+        found = row.bootstrap.get(kind)
+        return MISSING if found is None else CorrelationCell(0.0, found.low, found.high).interval
+
+    return lambda row: ends(row) or MISSING
 
 
 def _line(field: str, form: str) -> Cell:
     return lambda row: _number(getattr(row.regression, field), form)
 
 
-def _errors(row: MeasureStatistics) -> str:
-    return f"{_number(row.sign_error.robust, '.2f')} ({_number(row.sign_error.mean, '.2f')})"
+def _within(cell: Callable[[Levels], str]) -> Cell:
+    return lambda row: cell(row.levels["spearman"])
 
 
-def _given(row: MeasureStatistics) -> str:
-    """The partial correlation; on fewer runs where a confounder is missing and the measure not."""
-    found = row.partial_spearman
-    fewer = "" if found is None or found.n == row.spearman.n else f" n={found.n}"
-    return _coefficient(found) + fewer
-
-
-def _levels(level: str) -> list[Column]:
-    def of(cell: Callable[[Levels], str]) -> Cell:
-        return lambda row: cell(row.levels["spearman"])
-
-    return [
-        ("n", of(lambda found: str(found.pooled.n))),
-        ("all runs", of(lambda found: _coefficient(found.pooled))),
-        (f"{level} over settings", of(lambda found: _ends(found.clustered))),
-        (f"{level} over groups of them", of(lambda found: found.over_groups or MISSING)),
-        ("between settings", of(lambda found: _coefficient(found.between))),
-        (
-            "within, mean",
-            of(lambda found: MISSING if math.isnan(found.within.value) else str(found.within)),
-        ),
-        ("positive within", of(lambda found: f"{found.within.num_positive} of {found.within.n}")),
-    ]
-
-
-_NUM: Column = ("n", lambda row: str(row.spearman.n))
+_NUM: Column = ("n", lambda row: str(row.judged.n))
 OVERVIEW: list[Column] = [
+    ("ρ with the target", lambda row: _coefficient(row.judged)),
+    ("p Holm", lambda row: _number(row.holm.get(JUDGED, math.nan), ".2g")),
     _NUM,
-    ("out", lambda row: str(row.spearman.excluded)),
-    ("Pearson r", lambda row: _coefficient(row.pearson)),
-    ("Spearman ρ", lambda row: _coefficient(row.spearman)),
-    ("p Holm", _holm_of(JUDGED)),
-    ("Kendall τ", lambda row: _coefficient(row.kendall)),
-    ("Ψ", lambda row: _number(row.granulated.value, "+.2f")),
-    ("sign error max (mean)", _errors),
 ]
+OVERVIEW_GIVEN = [*OVERVIEW, ("ρ given confounders", lambda row: _coefficient(row.given))]
+LEVELS: list[Column] = [
+    ("within settings", _within(lambda found: _coefficient(found.within))),
+    ("p", _within(lambda found: _number(found.within.p, ".2g"))),
+    ("positive", _within(lambda found: f"{found.within.num_positive} of {found.within.n}")),
+    ("between settings", _within(lambda found: _value(found.between.value))),
+]
+OTHERS: list[Column] = [
+    ("left out", lambda row: str(row.spearman.excluded)),
+    ("Ψ", lambda row: _value(row.granulated.value)),
+    ("sign error, worst", lambda row: _number(row.sign_error.robust, ".2f")),
+    ("sign error, mean", lambda row: _number(row.sign_error.mean, ".2f")),
+]
+INDEPENDENT: list[Column] = []
+for _kind, _name in {
+    "spearman": "Spearman ρ",
+    "pearson": "Pearson r",
+    "kendall": "Kendall τ",
+}.items():
+    INDEPENDENT += [
+        (_name, lambda row, kind=_kind: _coefficient(getattr(row, kind))),
+        (f"p {LETTERS[_kind]}", _p_of(_kind)),
+    ]
+BOOTSTRAPS: list[Column] = [(LETTERS[kind], _bca_of(kind)) for kind in LETTERS]
 REGRESSION: list[Column] = [
-    ("n", lambda row: str(row.regression.n)),
-    ("slope", _line("slope", ".4g")),
-    ("intercept", _line("intercept", ".4g")),
-    ("std error", _line("slope_stderr", ".3g")),
+    ("slope", _line("slope", ".3g")),
+    ("std error", _line("slope_stderr", ".2g")),
     ("p slope", _line("p_slope", ".2g")),
-    ("R²", _line("r_squared", ".4f")),
-]
-P_VALUES: list[Column] = [_NUM]
-for _kind, _letter in LETTERS.items():
-    P_VALUES += [(f"p {_letter}", _p_of(_kind)), ("Holm", _holm_of(_kind))]
-BOOTSTRAPS: list[Column] = [
-    _NUM,
-    ("Pearson r", _bca_of("pearson")),
-    ("Spearman ρ", _bca_of("spearman")),
-    ("Kendall τ", _bca_of("kendall")),
-]
-PARTIALS: list[Column] = [  # a measure that is a confounder itself is judged given the others
-    ("n", lambda row: MISSING if row.partial_pearson is None else str(row.partial_pearson.n)),
-    ("Pearson r", lambda row: _coefficient(row.partial_pearson)),
-    ("p Holm", _holm_of("partial_pearson")),
-    ("Spearman ρ", lambda row: _coefficient(row.partial_spearman)),
-    ("p Holm", _holm_of("partial_spearman")),
+    ("intercept", _line("intercept", ".3g")),
+    ("R²", _line("r_squared", ".2f")),
+    ("n", lambda row: str(row.regression.n)),
 ]

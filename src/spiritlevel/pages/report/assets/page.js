@@ -113,6 +113,7 @@
     };
     return Plotly.react(element, traces, merged(base, layout), {
       displaylogo: false, responsive: false, showTips: false,
+      displayModeBar: layout.dragmode === false ? false : "hover", // nothing to zoom: no tools
       modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d"],
     });
   };

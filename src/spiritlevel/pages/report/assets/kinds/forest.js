@@ -4,7 +4,7 @@
 "use strict";
 (() => {
   const { text, distinct } = spiritlevel;
-  const ROW = 23, AXIS = 62, ROOM = 0.05; // pixels of a row and of an axis; share between panels
+  const ROW = 21, AXIS = 62, ROOM = 0.05; // pixels of a row and of an axis; share between panels
 
   spiritlevel.kinds.forest = (element, data, theme) => {
     const stacked = element.clientWidth < 640;
@@ -12,7 +12,7 @@
     const panel = ROW * (data.rows.length + 1), height = stacked ? count * (panel + AXIS) : panel + AXIS;
     const side = place => { // from left to right, or from top to bottom
       const size = stacked ? panel / height : (1 - ROOM * (count - 1)) / count;
-      const start = stacked ? 1 - size - place * (panel + AXIS) / height : place * (size + ROOM);
+      const start = stacked ? 1 - size - AXIS / height - place * (panel + AXIS) / height : place * (size + ROOM);
       return [Math.max(0, start), Math.min(1, start + size)];
     };
     const layout = {};
@@ -21,6 +21,7 @@
       layout[`xaxis${number}`] = {
         title: { text: text(shown.title) }, range: [-1.06, 1.06], tickvals: [-1, -0.5, 0, 0.5, 1],
         zeroline: true, zerolinecolor: theme.muted, zerolinewidth: 1.5, anchor: `y${number}`,
+        side: "top",
         ...(stacked ? {} : { domain: side(place) }),
       };
       layout[`yaxis${number}`] = {
@@ -44,6 +45,7 @@
         };
       });
     });
-    spiritlevel.draw(element, traces, { ...layout, height, margin: { l: 8, r: 8, t: 8, b: AXIS - 8 } }, theme);
+    const margin = { l: 8, r: 8, t: stacked ? 0 : AXIS, b: 0 };
+    spiritlevel.draw(element, traces, { ...layout, height, margin, dragmode: false }, theme);
   };
 })();
