@@ -150,7 +150,7 @@ def _why(statistics: StudyStatistics, best: MeasureStatistics, target: str) -> s
         return f"{best.name} and the {in_words(target)}: {rho}, without an interval."
     tested = "1 measure" if tests == 1 else f"{tests} measures"
     p = f"{chance(best.holm[JUDGED])} after Holm's correction for {tested}"
-    counts = f"its {percent(statistics.confidence)} interval counts {found.count} {found.over}"
+    counts = f"its {percent(statistics.confidence)} interval is {found.counted}"
     said = f"{best.name} and the {in_words(target)}: {rho}, {p}; {counts}"
     if not best.is_finding:
         return f"The closest are {said}{' and includes 0' if found.low <= 0 <= found.high else ''}."

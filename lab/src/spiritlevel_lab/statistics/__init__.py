@@ -7,7 +7,8 @@ from .holm import Holm, holm
 from .judged import Judged, judge
 from .levels import Levels, Within, levels
 from .outcomes import Association, Associations, associated, associations
-from .partial import partial_correlation, partial_judged
+from .partial import partial_correlation
+from .partial_judged import partial_judged
 from .regression import Regression, regression
 from .sign_error import Environment, SignError, sign_error
 from .table import summary

@@ -7,12 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .clusters import over_shared, uncounted
+from .clusters import over_shared
 from .correlations import FINDINGS, spearman
+from .few_values import Design
 from .holm import holm
-from .judged import Judged, judge
+from .judged import Judged
 from .levels import levels
-from .table import columns_of, settings_of_runs
+from .table import columns_of, over_runs, settings_of_runs
 from .text import JUDGED, StudyStatistics
 
 
@@ -54,7 +55,8 @@ def associated(
     for name, values in columns_of([row["measures"] for row in rows]).items():
         pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
         if clusters is None:
-            judged[name] = judge(spearman(**pair), over_shared(axes=axes, **pair), uncounted(axes))
+            shared = over_shared(axes=axes, **pair)
+            judged[name] = over_runs(spearman(**pair), shared, Design.of(None, axes), **pair)
         else:
             judged[name] = levels(settings=clusters, axes=axes, seeds=seeds, **pair).judged
     corrected = holm({name: each.p for name, each in judged.items()}).adjusted

@@ -6,28 +6,30 @@ import dataclasses
 import json
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spiritlevel.ground.plain_text import visible
 from spiritlevel.records.content import CorrelationCell
 from spiritlevel.records.notebooks import aligned
 
+from .confounding import Confounding
 from .correlations import FINDINGS, Correlation
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
-from .judged import Judged, judge
+from .judged import Judged
 from .levels import MIN_RUNS, Levels, Within
 from .regression import Regression
 from .sign_error import SignError
+from .tails import Tails
 
 FORMAT = "spiritlevel-statistics-2"
 LETTERS = {"pearson": "r", "spearman": "ρ", "kendall": "τ"}
 MISSING = "–"
 JUDGED = "judged"  # the family of the p that verdicts rest on
-AS_IF_INDEPENDENT = ("pearson", "spearman", "kendall", "bootstrap", "regression")
-PARTS_OF_THE_JUDGED = ("levels", "shared", "uncounted", "partial_pearson", "partial_spearman")
+AS_IF_INDEPENDENT = ("pearson", "spearman", "kendall", "bootstrap", "regression", "tails")
+PARTS_OF_THE_JUDGED = ("levels", "shared", "partial_pearson", "partial_spearman")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,25 +44,18 @@ class MeasureStatistics:
     regression: Regression
     granulated: GranulatedKendall
     sign_error: SignError
+    judged: Judged  # Spearman's ρ with the one interval and the one p that the verdict rests on
+    tails: Tails
     partial_pearson: Correlation | None  # None: the study names no confounder
     partial_spearman: Correlation | None
+    given: Judged | None = None  # the latter with the interval that judges it
+    confounding: Confounding | None = None  # what error in the confounders would do to it
     # By kind: within and between settings; empty where a study does not repeat its settings.
     levels: Mapping[str, Levels] = dataclasses.field(default_factory=dict)
     # Of Spearman's, by what is shared, where no setting is repeated: else the levels have it.
     shared: Mapping[str, Correlation] = dataclasses.field(default_factory=dict)
     holm: Mapping[str, float] = dataclasses.field(default_factory=dict)  # corrected p by kind
     verdict: str = ""
-
-    # axes whose values runs share, where no setting is repeated and none has values enough
-    uncounted: tuple[str, ...] = ()
-    given: Judged | None = None  # the same with the confounders held fixed
-
-    @property
-    def judged(self) -> Judged:
-        """Spearman's ρ with the one interval and the one p that the verdict rests on."""
-        if self.levels:
-            return self.levels["spearman"].judged
-        return judge(self.spearman, self.shared, self.uncounted)
 
     @property
     def is_finding(self) -> bool:
@@ -71,7 +66,7 @@ class MeasureStatistics:
         """What it is judged by; all other intervals apart, under names that say what they count."""
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
         corrected = fields.pop("holm")
-        judged = {"judged": plain(self.judged), "p_holm": corrected.pop(JUDGED, None)}
+        judged = {"judged": fields.pop("judged"), "p_holm": corrected.pop(JUDGED, None)}
         runs = {name: fields.pop(name) for name in AS_IF_INDEPENDENT} | {"holm": corrected}
         parts = {name: fields.pop(name) for name in PARTS_OF_THE_JUDGED}
         return judged | fields | {"parts_of_the_judged": parts, "as_if_runs_were_independent": runs}
@@ -152,7 +147,7 @@ def overview(statistics: StudyStatistics, width: int = 100) -> list[str]:
 
 
 def details_of(statistics: StudyStatistics, width: int = 100) -> list[str]:
-    """Levels, other statistics, then what would hold if the runs were independent; and the notes."""
+    """Levels, other statistics, what would hold if the runs were independent; and the notes."""
     tables: list[tuple[str, Sequence[Column]]] = [("Other statistics", OTHERS)]
     if statistics.settings:
         tables.insert(0, (f"Within and between {statistics.settings} settings", LEVELS))
@@ -198,6 +193,7 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
             f"Nothing is said within settings: that needs {MIN_RUNS} runs of one setting with "
             "different numbers."
         )
+    lines += _doubts(statistics)
     if statistics.confounders:
         lines.append(f"Confounders held fixed: {', '.join(statistics.confounders)}.")
     for row in statistics.measures.values():
@@ -213,29 +209,42 @@ def signs_differ(row: MeasureStatistics) -> str:
     within = levels.within
     return (
         f"The signs differ between the levels (Simpson's paradox): within one setting ρ is "
-        f"{_coefficient(within)}, positive in {within.num_positive} of {within.n} settings; between "
-        f"the means of {levels.between.n} settings it is {_value(levels.between.value)}; over all "
+        f"{_coefficient(within)}, positive in {within.num_positive} of {within.n} settings; "
+        f"between the means of {levels.between.n} settings it is {_value(levels.between.value)}; over all "
         f"runs {_coefficient(row.judged)}. What holds between settings need not hold between "
         "networks of one setting."
     )
+
+
+def _doubts(statistics: StudyStatistics) -> Iterator[str]:
+    """Heavy tails, and what error in the confounders would do."""
+    heavy = [row.name for row in statistics.measures.values() if row.tails.heavy]
+    if heavy:
+        yield (
+            f"Heavy tails: {', '.join(heavy)}. A few runs may decide Pearson's r and straight lines "
+            "there; what judges are ranks."
+        )
+    for row in statistics.measures.values():
+        if row.confounding is not None and row.confounding.sentence:
+            yield f"{row.name}, {row.confounding.sentence}"
 
 
 def _counted(statistics: StudyStatistics) -> str:
     """What intervals and p take as independent."""
     if not statistics.settings:
         return (
-            "Intervals and p take the runs as independent draws where settings do not share the "
-            "values of an axis: there are not several settings, or none is repeated."
+            "Its interval is the widest of those over runs and over groups that share a value: "
+            "there are not several settings, or none is repeated."
         )
-    over: dict[str, list[str]] = {}
+    counted: dict[str, list[str]] = {}
     for row in statistics.measures.values():
-        if not math.isnan(row.judged.low):
-            over.setdefault(f"the {row.judged.count} {row.judged.over}", []).append(row.name)
-    said = "; ".join(f"{what} ({', '.join(names)})" for what, names in over.items())
-    counted = f" It counts {said if len(over) > 1 else ''.join(over)}." if over else ""
+        if row.judged.counted:
+            counted.setdefault(row.judged.counted, []).append(row.name)
+    named = "; ".join(f"{how} ({', '.join(names)})" for how, names in counted.items())
+    said = f" Here that is {named if len(counted) > 1 else ''.join(counted)}." if counted else ""
     return (
-        "Networks of one setting are alike, settings that share a value may be, and so may runs of "
-        f"one seed: the interval is the widest of those that count them.{counted}"
+        "Networks of one setting are alike, and so may be settings that share a value and runs that "
+        f"share a seed: the interval is the widest of those that count them.{said}"
     )
 
 

@@ -57,8 +57,8 @@ def _note(found: Association) -> str:
     cell = cell_of(found.judged)
     if cell is None or math.isnan(found.p):
         return f"{'' if cell is None else f'ρ = {cell}, '}{found.judged.reason}"
-    counted = f"counts {found.judged.count} {found.judged.over}"
-    return f"ρ = {cell}, {chance(found.p)} after Holm's correction, n = {found.judged.n}; {counted}"
+    p = f"{chance(found.p)} after Holm's correction"
+    return f"ρ = {cell}, {p}, n = {found.judged.n}; {found.judged.counted}"
 
 
 def _cells(found: Association | None) -> tuple[Cell, Cell]:

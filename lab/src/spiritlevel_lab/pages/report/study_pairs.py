@@ -42,7 +42,7 @@ def scatter(
         "chosen": {
             "measure": best,
             "target": targets.index(target) if target in targets else 0,
-            "scale": "log" if positive and False else "linear",
+            "scale": "log" if positive and said.best.tails.heavy else "linear",
         },
     }
     chart = Chart(
