@@ -10,7 +10,14 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 from spiritlevel.measures.confounders import HELD_FIXED
 
-from ..statistics import Associations, StudyStatistics, associated, associations, summary
+from ..statistics import (
+    Associations,
+    Judged,
+    StudyStatistics,
+    associated,
+    associations,
+    summary,
+)
 from .outcome_names import SIDE_BY_SIDE
 from .population import Population
 from .storage.store import Store
@@ -90,6 +97,12 @@ def side_by_side(
             of_outcome = {m: a.unjudged() for m, a in of_outcome.items()}
         found[name] = of_outcome
     return found
+
+
+def judged_pair(study: Store | Population, measure: str, target: str) -> Judged:
+    """Spearman's ρ of one measure with one target, with the interval and the p that judge it."""
+    population = dataclasses.replace(Population.of(study), measures=[measure])
+    return associated(_rows(population, target))[measure].judged
 
 
 def _rows(population: Population, target: str, fixed: Sequence[str] = ()) -> list[dict[str, Any]]:

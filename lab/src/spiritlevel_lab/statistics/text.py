@@ -206,13 +206,13 @@ def signs_differ(row: MeasureStatistics) -> str:
     levels = row.levels.get("spearman")
     if levels is None or not levels.disagrees:
         return ""
-    within = levels.within
+    within, between = levels.within, levels.between
     return (
-        f"The signs differ between the levels (Simpson's paradox): within one setting ρ is "
+        "The signs differ between the levels (Simpson's paradox): within one setting ρ is "
         f"{_coefficient(within)}, positive in {within.num_positive} of {within.n} settings; "
-        f"between the means of {levels.between.n} settings it is {_value(levels.between.value)}; over all "
-        f"runs {_coefficient(row.judged)}. What holds between settings need not hold between "
-        "networks of one setting."
+        f"between the means of {between.n} settings it is {_value(between.value)}; over all runs "
+        f"{_coefficient(row.judged)}. What holds between settings need not hold between networks "
+        "of one setting."
     )
 
 
@@ -221,8 +221,8 @@ def _doubts(statistics: StudyStatistics) -> Iterator[str]:
     heavy = [row.name for row in statistics.measures.values() if row.tails.heavy]
     if heavy:
         yield (
-            f"Heavy tails: {', '.join(heavy)}. A few runs may decide Pearson's r and straight lines "
-            "there; what judges are ranks."
+            f"Heavy tails: {', '.join(heavy)}. A few runs may decide Pearson's r and straight "
+            "lines there; what judges are ranks."
         )
     for row in statistics.measures.values():
         if row.confounding is not None and row.confounding.sentence:
@@ -243,8 +243,8 @@ def _counted(statistics: StudyStatistics) -> str:
     named = "; ".join(f"{how} ({', '.join(names)})" for how, names in counted.items())
     said = f" Here that is {named if len(counted) > 1 else ''.join(counted)}." if counted else ""
     return (
-        "Networks of one setting are alike, and so may be settings that share a value and runs that "
-        f"share a seed: the interval is the widest of those that count them.{said}"
+        "Networks of one setting are alike, and so may be settings that share a value and runs "
+        f"that share a seed: the interval is the widest of those that count them.{said}"
     )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def correlations(outcomes: Mapping[str, Associations]) -> Figure:
+def correlations(outcomes: Mapping[str, Associations], *, tests: int | None = None) -> Figure:
     """Spearman's ρ of every measure with each outcome, side by side; the strongest on top.
 
     Lines are the intervals that judge it; full circles are clear after Holm's correction.
@@ -36,6 +36,7 @@ def correlations(outcomes: Mapping[str, Associations]) -> Figure:
     Args:
         outcomes: by name, the one that decides the order first, as from
             `spiritlevel_lab.population.population_statistics.side_by_side`.
+        tests: measures that Holm's correction was for; None: those that are there.
     """
     if not outcomes or not all(outcomes.values()):
         raise SpiritlevelError("The 'outcomes' must have at least one measure each. Got none.")
@@ -60,7 +61,7 @@ def correlations(outcomes: Mapping[str, Associations]) -> Figure:
     number = str(low) if low == high else f"{low} to {high}"
     said = (
         f"Spearman's ρ, n = {number}. Lines: the widest of the intervals that count what networks "
-        f"share. Full circles: clear after Holm's correction over {len(names)} measures."
+        f"share. Full circles: clear after Holm's correction over {tests or len(names)} measures."
     )
     look: dict[str, Any] = {"fontsize": PRINT_FONT - 0.5, "color": GREY}
     letters = round(width * 17)  # that fit side by side

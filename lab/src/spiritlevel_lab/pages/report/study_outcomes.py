@@ -31,8 +31,9 @@ def outcomes(said: StudyAnswer) -> Section | None:
         for name in names
     ]
     caption = (
-        "Spearman's ρ: a rank correlation, from −1 to 1 (0: unrelated). Lines are intervals, the widest of "
-        "those that count what networks share; full circles are clear after Holm's correction."
+        "Spearman's ρ: a rank correlation, from −1 to 1 (0: unrelated). Lines are intervals, the "
+        "widest of those that count what networks share; full circles are clear after Holm's "
+        "correction."
     )
     table = Table(columns, rows, id="outcomes-values", title="Every measure with each outcome")
     data: dict[str, Any] = {"rows": names, "panels": panels}
