@@ -150,10 +150,11 @@ def _why(statistics: StudyStatistics, best: MeasureStatistics, target: str) -> s
         return f"{best.name} and the {in_words(target)}: {rho}, without an interval."
     tested = "1 measure" if tests == 1 else f"{tests} measures"
     p = f"{chance(best.holm[JUDGED])} after Holm's correction for {tested}"
-    counts = f"its {percent(statistics.confidence)} interval is {found.counted}"
+    counts = f"its {percent(statistics.confidence)} interval is taken {found.counted}"
     said = f"{best.name} and the {in_words(target)}: {rho}, {p}; {counts}"
     if not best.is_finding:
-        return f"The closest are {said}{' and includes 0' if found.low <= 0 <= found.high else ''}."
+        zero = "includes 0" if found.low <= 0 <= found.high else f"leaves out 0, but is one of {tests} that were tried"
+        return f"The closest are {said}; it {zero}."
     return " ".join(filter(None, [f"{said}.", _given(best), signs_differ(best)]))
 
 

@@ -225,7 +225,7 @@ def _doubts(statistics: StudyStatistics) -> Iterator[str]:
             "lines there; what judges are ranks."
         )
     for row in statistics.measures.values():
-        if row.confounding is not None and row.confounding.sentence:
+        if row.is_finding and row.confounding is not None and row.confounding.sentence:
             yield f"{row.name}, {row.confounding.sentence}"
 
 
@@ -300,6 +300,12 @@ def _coefficient(found: Correlation | Judged | Within | None) -> str:
     return str(CorrelationCell(found.value, found.low, found.high))
 
 
+def _given(row: MeasureStatistics) -> str:
+    """The partial correlation; on fewer runs where a confounder is missing and the measure not."""
+    fewer = "" if row.given is None or row.given.n == row.judged.n else f" n={row.given.n}"
+    return _coefficient(row.given) + fewer
+
+
 def _p_of(kind: str) -> Cell:
     return lambda row: _number(getattr(row, kind).p, ".2g")
 
@@ -326,7 +332,7 @@ OVERVIEW: list[Column] = [
     ("p Holm", lambda row: _number(row.holm.get(JUDGED, math.nan), ".2g")),
     _NUM,
 ]
-OVERVIEW_GIVEN = [*OVERVIEW, ("ρ given confounders", lambda row: _coefficient(row.given))]
+OVERVIEW_GIVEN = [*OVERVIEW, ("ρ given confounders", _given)]
 LEVELS: list[Column] = [
     ("within settings", _within(lambda found: _coefficient(found.within))),
     ("p", _within(lambda found: _number(found.within.p, ".2g"))),

@@ -104,7 +104,7 @@ def _others(rows: list[MeasureStatistics]) -> Table:
     columns = [
         Column("measure"),
         Column("ρ between", "Of the means of the settings"),
-        Column("positive within", "Share of the settings within which ρ is above 0"),
+        Column("positive within", "Share of the settings within which ρ is above 0", form=".2g"),
         Column("Ψ", "τ where one setting changes, mean"),
         Column("sign error", "In the worst setting"),
         Column("sign error, mean"),
