@@ -145,17 +145,18 @@ def _why(statistics: StudyStatistics, best: MeasureStatistics, target: str) -> s
     found, tests = best.judged, statistics.holm[JUDGED].num_tests
     if math.isnan(found.value):
         return ""
-    rho = f"Spearman's ρ = {cell_of(found)}"
+    said = f"{best.name} and the {in_words(target)}: Spearman's ρ = {cell_of(found)}"
     if math.isnan(found.p):
-        return f"{best.name} and the {in_words(target)}: {rho}, without an interval."
+        return f"{said}, without an interval. {signs_differ(best)}".rstrip()
     tested = "1 measure" if tests == 1 else f"{tests} measures"
-    p = f"{chance(best.holm[JUDGED])} after Holm's correction for {tested}"
-    counts = f"its {percent(statistics.confidence)} interval is taken {found.counted}"
-    said = f"{best.name} and the {in_words(target)}: {rho}, {p}; {counts}"
-    if not best.is_finding:
-        zero = "includes 0" if found.low <= 0 <= found.high else f"leaves out 0, but is one of {tests} that were tried"
-        return f"The closest are {said}; it {zero}."
-    return " ".join(filter(None, [f"{said}.", _given(best), signs_differ(best)]))
+    said += f", {chance(best.holm[JUDGED])} after Holm's correction for {tested}"
+    said += f"; its {percent(statistics.confidence)} interval is taken {found.counted}"
+    if best.is_finding:
+        return " ".join(filter(None, [f"{said}.", _given(best), signs_differ(best)]))
+    zero = "includes 0"
+    if not found.low <= 0 <= found.high:
+        zero = f"leaves out 0, but is one of {tests} that were tried"
+    return f"The closest are {said}; it {zero}. {signs_differ(best)}".rstrip()
 
 
 def _given(row: MeasureStatistics) -> str:

@@ -78,7 +78,7 @@ def statistics(
 def side_by_side(
     study: Store | Population, statistics: StudyStatistics, target: str
 ) -> dict[str, Associations]:
-    """By outcome, every measure with it: the target, then the others of `SIDE_BY_SIDE` known here.
+    """By outcome, every measure with it: the target, then others of `SIDE_BY_SIDE` that are known.
 
     Args:
         study: its store, or the population read from it.
@@ -88,7 +88,7 @@ def side_by_side(
     population = Population.of(study)
     known = [name for name in SIDE_BY_SIDE if any(name in row for row in population.done)]
     found: dict[str, Associations] = {}
-    for name in dict.fromkeys([*([] if target in known else [target]), *known]):
+    for name in dict.fromkeys([target, *known]):
         if name == target:
             found[name] = associations(statistics)
             continue

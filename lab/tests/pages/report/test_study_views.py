@@ -38,6 +38,7 @@ def caption(shown) -> str:
 
 
 def draw_all(shown) -> None:
+    shown.evaluate("document.querySelectorAll('section > details').forEach(d => d.open = true)")
     for figure in shown.locator("figure").all():
         figure.scroll_into_view_if_needed()
         figure.locator(".main-svg").first.wait_for()
@@ -87,7 +88,7 @@ def test_names_of_settings_leave_room_for_the_points(open_page, tmp_path, width)
 
 def test_correlations_are_sorted_as_numbers(open_page, page, done):
     shown = open_page(render(page))
-    heading = shown.locator("#correlations").get_by_role("button", name="ρ, all runs")
+    heading = shown.locator("#correlations").get_by_role("button", name="ρ", exact=True)
     heading.click()
     found = [cell.inner_text() for cell in shown.locator("#correlations tbody th").all()]
     gap = column(done, "gap")
