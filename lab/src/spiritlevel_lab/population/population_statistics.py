@@ -13,13 +13,16 @@ from spiritlevel.measures.confounders import HELD_FIXED
 from ..statistics import (
     Associations,
     Judged,
+    Preflight,
     StudyStatistics,
     associated,
     associations,
     summary,
 )
+from ..statistics import preflight as of_design
 from .outcome_names import SIDE_BY_SIDE
 from .population import Population
+from .settings.definition import Study
 from .storage.store import Store
 
 # What a measure may merely repeat: how far training went, how certain and how large the network is.
@@ -114,9 +117,19 @@ def _rows(population: Population, target: str, fixed: Sequence[str] = ()) -> lis
             "measures": {n: row[n] for n in names if n in row and n != target},
             "target": row.get(target),
             "confounders": {name: row.get(name) for name in fixed},
+            "errors": {
+                name: population.errors[name].get(row["run"])
+                for name in fixed
+                if name in population.errors
+            },
         }
         for row in population.judged
     ]
+
+
+def preflight(study: Study) -> Preflight:
+    """Which true correlations the study could see, before it runs; by simulation of its design."""
+    return of_design([{**run.axes, "seed": run.seed} for run in study.runs()])
 
 
 def default_target(study: Store | Population) -> str:

@@ -1,7 +1,9 @@
 """Statistics of a population of models: what a measure says about a target, and how surely."""
 
 from .clusters import clustered
+from .confounding import Confounding
 from .correlations import Correlation, kendall, pearson, spearman
+from .differences import Strongest, difference
 from .granulated import AxisKendall, GranulatedKendall, granulated_kendall
 from .holm import Holm, holm
 from .judged import Judged, judge
@@ -9,15 +11,18 @@ from .levels import Levels, Within, levels
 from .outcomes import Association, Associations, associated, associations
 from .partial import partial_correlation
 from .partial_judged import partial_judged
+from .preflight import Preflight, preflight
 from .regression import Regression, regression
 from .sign_error import Environment, SignError, sign_error
 from .table import summary
+from .tails import Tails, tails
 from .text import MeasureStatistics, StudyStatistics
 
 __all__ = [
     "Association",
     "Associations",
     "AxisKendall",
+    "Confounding",
     "Correlation",
     "Environment",
     "GranulatedKendall",
@@ -25,13 +30,17 @@ __all__ = [
     "Judged",
     "Levels",
     "MeasureStatistics",
+    "Preflight",
     "Regression",
     "SignError",
+    "Strongest",
     "StudyStatistics",
+    "Tails",
     "Within",
     "associated",
     "associations",
     "clustered",
+    "difference",
     "granulated_kendall",
     "holm",
     "judge",
@@ -40,8 +49,10 @@ __all__ = [
     "partial_correlation",
     "partial_judged",
     "pearson",
+    "preflight",
     "regression",
     "sign_error",
     "spearman",
     "summary",
+    "tails",
 ]

@@ -11,7 +11,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from .clusters import (
     clustered,
@@ -23,10 +23,9 @@ from .clusters import (
 from .correlations import COEFFICIENTS, WEAK, Correlation, of_all
 from .few_values import Design, with_few_fixed
 from .judged import Judged, judge
-from .permutations import two_way
+from .permutations import LevelKind, two_way
 from .points import Array, Indices, Numbers, finite_points, is_constant, numpy
 
-LevelKind = Literal["pearson", "spearman"]
 MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
 
 
@@ -41,6 +40,7 @@ class Within:
     low: float
     high: float
     p: float
+    p_seeds: float  # where seeds alone are exchanged: exact whatever settings have in common
     by_setting: Mapping[str, float]  # of the settings that have one
     num_settings: int  # with or without one
 
@@ -203,7 +203,7 @@ def levels(
     design = Design.of(settings, axes or {}, seeds)
     how: dict[str, Any] = {"kind": kind, "confidence": confidence}
     over_settings = clustered(values, target, settings, **how)
-    shared = over_shared(values, target, axes or {}, seeds=seeds, **how)
+    shared = over_shared(values, target, design.groups, **how)
     held = with_few_fixed(values, target, design, **how)
     return Levels(
         pooled=correlation(values, target, confidence=confidence),
@@ -233,7 +233,8 @@ def _within(
     }
     by_setting = {name: of_all(kind, x[group], y[group]) for name, group in usable.items()}
     found = two_way(kind, x, y, list(usable.values()), seeds, confidence=confidence)
-    return Within(found.value, found.low, found.high, found.p, by_setting, len(members))
+    numbers = (found.value, found.low, found.high, found.p, found.p_seeds)
+    return Within(*numbers, by_setting, len(members))
 
 
 def _ends(correlation: Correlation | Judged) -> str:

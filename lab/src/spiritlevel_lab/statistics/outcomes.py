@@ -10,10 +10,11 @@ from typing import Any
 from .clusters import over_shared
 from .correlations import FINDINGS, spearman
 from .few_values import Design
+from .grid import columns_of, parts_of
 from .holm import holm
 from .judged import Judged
 from .levels import levels
-from .table import columns_of, over_runs, settings_of_runs
+from .table import over_runs
 from .text import JUDGED, StudyStatistics
 
 
@@ -36,9 +37,7 @@ Associations = Mapping[str, Association]  # by measure
 def associations(statistics: StudyStatistics) -> dict[str, Association]:
     """What the verdicts on one outcome rest on."""
     return {
-        name: Association(
-            row.judged, row.holm.get(JUDGED, math.nan), row.verdict.startswith(FINDINGS)
-        )
+        name: Association(row.judged, row.holm.get(JUDGED, math.nan), row.is_finding)
         for name, row in statistics.measures.items()
     }
 
@@ -48,15 +47,14 @@ def associated(
 ) -> dict[str, Association]:
     """The same from rows as for `summary`, without all else that it computes."""
     target = [row["target"] for row in rows]
-    clusters = settings_of_runs([row["settings"] for row in rows], seed_key)
-    axes = columns_of([{k: v for k, v in r["settings"].items() if k != seed_key} for r in rows])
-    seeds = [row["settings"].get(seed_key) for row in rows]
+    clusters, axes, seeds = parts_of([row["settings"] for row in rows], seed_key)
+    plain = Design.of(None, axes)
     judged = {}
     for name, values in columns_of([row["measures"] for row in rows]).items():
         pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
         if clusters is None:
-            shared = over_shared(axes=axes, **pair)
-            judged[name] = over_runs(spearman(**pair), shared, Design.of(None, axes), **pair)
+            shared = over_shared(groups=plain.groups, **pair)
+            judged[name] = over_runs(spearman(**pair), shared, plain, **pair)
         else:
             judged[name] = levels(settings=clusters, axes=axes, seeds=seeds, **pair).judged
     corrected = holm({name: each.p for name, each in judged.items()}).adjusted

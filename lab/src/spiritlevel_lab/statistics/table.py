@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -13,9 +12,10 @@ from spiritlevel.ground.errors import SpiritlevelError
 from .clusters import over_shared
 from .confounding import confounding
 from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
+from .differences import strongest
 from .few_values import Design, with_few_fixed
 from .granulated import Seeds, granulated_kendall
-from .grid import Grid
+from .grid import Grid, columns_of, parts_of
 from .holm import Holm, holm
 from .judged import Judged, judge
 from .levels import Levels, levels
@@ -67,17 +67,17 @@ def summary(
     target = [row["target"] for row in rows]
     settings = Grid.read([row["settings"] for row in rows])
     confounders = columns_of([row.get("confounders", {}) for row in rows])
-    clusters = settings_of_runs([row["settings"] for row in rows], seed_key)
-    axes = columns_of([{k: v for k, v in row["settings"].items() if k != seed_key} for row in rows])
-    given_seeds = [row["settings"].get(seed_key) for row in rows]
+    clusters, axes, given_seeds = parts_of([row["settings"] for row in rows], seed_key)
     errors = columns_of([row.get("errors", {}) for row in rows])
     design: dict[str, Any] = {
         "clusters": clusters,
         "axes": axes,
         "seeds": given_seeds if clusters is not None else (),
     }
+    plain = Design.of(None, axes)
+    columns = columns_of([row["measures"] for row in rows])
     measures = {}
-    for name, values in columns_of([row["measures"] for row in rows]).items():
+    for name, values in columns.items():
         # A measure that is a confounder too is judged given the other confounders.
         others = {other: column for other, column in confounders.items() if other != name}
         pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
@@ -87,7 +87,7 @@ def summary(
             for kind in LEVELS
             if others
         }
-        shared = over_shared(axes=axes, **pair) if clusters is None else {}
+        shared = over_shared(groups=plain.groups, **pair) if clusters is None else {}
         found_levels: dict[str, Levels] = {
             kind: levels(settings=clusters, axes=axes, seeds=given_seeds, kind=kind, **pair)
             for kind in LEVELS
@@ -108,7 +108,7 @@ def summary(
             judged=(
                 found_levels["spearman"].judged
                 if found_levels
-                else over_runs(ranks, shared, Design.of(None, axes), **pair)
+                else over_runs(ranks, shared, plain, **pair)
             ),
             tails=tails(**pair),
             partial_pearson=partial.get("pearson"),
@@ -143,6 +143,11 @@ def summary(
         confounders=tuple(confounders),
         holm=families,
         confidence=confidence,
+        strongest=strongest(
+            *(columns, target, {name: row.spearman.value for name, row in measures.items()}),
+            confidence=confidence,
+            **design,
+        ),
         settings=0 if clusters is None else len({clusters[place] for place in judged.kept}),
     )
 
@@ -152,15 +157,6 @@ def over_runs(
 ) -> Judged:
     """What judges a study that repeats no setting: runs count, and groups that share a value."""
     return judge(found, shared, with_few_fixed(kind="spearman", design=design, **pair), design)
-
-
-def settings_of_runs(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str] | None:
-    """The setting of each run, whatever its seed; None where none is repeated, or there is one."""
-    found = [
-        json.dumps({k: v for k, v in each.items() if k != seed_key}, sort_keys=True, default=str)
-        for each in settings
-    ]
-    return found if 1 < len(set(found)) < len(found) else None
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -174,12 +170,6 @@ def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
                 f"Row {i} lacks {', '.join(missing)} and has {', '.join(row) or 'nothing'}. A run "
                 "that failed keeps its row, with None as target."
             )
-
-
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """By name, in order of appearance; None where a run lacks it."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStatistics:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from spiritlevel.records.notebooks import aligned
 
 from .confounding import Confounding
 from .correlations import FINDINGS, Correlation
+from .differences import Strongest
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
@@ -82,6 +84,7 @@ class StudyStatistics:
     confounders: tuple[str, ...]
     holm: Mapping[str, Holm]  # by kind of correlation
     confidence: float
+    strongest: Strongest | None = None  # None: fewer than two measures have a correlation
     settings: int = 0  # that are repeated, so that intervals count them; 0: they count runs
     not_judged: str = ""  # which networks are not judged because of their training, as a sentence
 
@@ -194,6 +197,8 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
             "different numbers."
         )
     lines += _doubts(statistics)
+    if statistics.strongest is not None:
+        lines.append(statistics.strongest.sentence)
     if statistics.confounders:
         lines.append(f"Confounders held fixed: {', '.join(statistics.confounders)}.")
     for row in statistics.measures.values():
@@ -227,6 +232,17 @@ def _doubts(statistics: StudyStatistics) -> Iterator[str]:
     for row in statistics.measures.values():
         if row.is_finding and row.confounding is not None and row.confounding.sentence:
             yield f"{row.name}, {row.confounding.sentence}"
+    if statistics.strongest is not None:
+        yield with_minus(statistics.strongest.sentence)
+
+
+def with_minus(text: str) -> str:
+    """The sign of every number as tables have it.
+
+    >>> with_minus("layer-2 differs by -0.02 [-0.10, +0.06]")
+    'layer-2 differs by −0.02 [−0.10, +0.06]'
+    """
+    return re.sub(r"(?<=[ \[])-(?=\d)", "−", text)
 
 
 def _counted(statistics: StudyStatistics) -> str:
