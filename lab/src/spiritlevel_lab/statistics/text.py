@@ -198,7 +198,7 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
         )
     lines += _doubts(statistics)
     if statistics.strongest is not None:
-        lines.append(statistics.strongest.sentence)
+        lines.append(with_minus(statistics.strongest.sentence))
     if statistics.confounders:
         lines.append(f"Confounders held fixed: {', '.join(statistics.confounders)}.")
     for row in statistics.measures.values():
@@ -232,8 +232,6 @@ def _doubts(statistics: StudyStatistics) -> Iterator[str]:
     for row in statistics.measures.values():
         if row.is_finding and row.confounding is not None and row.confounding.sentence:
             yield f"{row.name}, {row.confounding.sentence}"
-    if statistics.strongest is not None:
-        yield with_minus(statistics.strongest.sentence)
 
 
 def with_minus(text: str) -> str:
