@@ -135,8 +135,9 @@ class Levels:
         if not within.by_setting:
             return self.doubt
         levels = (
-            f"within one setting the correlation is {within}, positive in "
-            f"{within.num_positive} of {within.n} settings{self._too_few}; between the means of "
+            f"within one setting the correlation is {within} (mean of single settings "
+            f"{within.mean:+.2f}, positive in {within.num_positive} of {within.n} settings"
+            f"{self._too_few}); between the means of "
             f"{self.between.n} settings it is {self.between}; over all {self.pooled.n} runs "
             f"{self.judged}."
         )
@@ -158,7 +159,7 @@ class Levels:
     def _too_few(self) -> str:
         left = self.within.num_settings - self.within.n
         return (
-            f" ({left} more {'has' if left == 1 else 'have'} too few runs that differ)"
+            f", {left} more {'has' if left == 1 else 'have'} too few runs that differ"
             if left
             else ""
         )

@@ -51,8 +51,8 @@ class Preflight:
         if self.reason:
             over = f"over all runs: no honest interval, since {self.reason}"
         return (
-            f"What {self.settings} settings with {self.seeds} seeds could show with power "
-            f"{self.power:g}: {over}; within settings: {_seen(self.sees_within)}."
+            f"What {_number(self.settings, 'setting')} with {_number(self.seeds, 'seed')} could "
+            f"show with power {self.power:g}: {over}; within settings: {_seen(self.sees_within)}."
         )
 
 
@@ -217,3 +217,7 @@ def _within(places: Indices, seeds: Sequence[object]) -> Clear | None:
 
 def _seen(smallest: float | None) -> str:
     return "nothing" if smallest is None else f"a true correlation of {smallest:.2f} or more"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
