@@ -181,7 +181,8 @@ def if_independent(statistics: StudyStatistics) -> str:
 def notes_of(statistics: StudyStatistics) -> list[str]:
     """How the tables are to be read, and what is missing from them."""
     lines = [
-        f"{statistics.n} runs, {statistics.without_target} of them without a finite target. "
+        f"{statistics.n} runs, {statistics.without_target} of them without a finite target; 'out' "
+        "counts the runs left out for a measure. "
         f"Brackets: {percent(statistics.confidence)} intervals.",
         *([statistics.not_judged] if statistics.not_judged else []),
         "The verdict rests on Spearman's ρ, on its interval and on its p, corrected over "
@@ -255,10 +256,11 @@ def _counted(statistics: StudyStatistics) -> str:
         if row.judged.counted:
             counted.setdefault(row.judged.counted, []).append(row.name)
     named = "; ".join(f"{how} ({', '.join(names)})" for how, names in counted.items())
-    said = f" Here that is {named if len(counted) > 1 else ''.join(counted)}." if counted else ""
+    said = f" Here it is {named if len(counted) > 1 else ''.join(counted)}." if counted else ""
     return (
         "Networks of one setting are alike, and so may be settings that share a value and runs "
-        f"that share a seed: the interval is the widest of those that count them.{said}"
+        f"that share a seed. So its interval is the widest of those over the {statistics.settings} "
+        f"settings, over such groups, and over seeds, and so is that given confounders.{said}"
     )
 
 
@@ -340,11 +342,11 @@ def _within(cell: Callable[[Levels], str]) -> Cell:
     return lambda row: cell(row.levels["spearman"])
 
 
-_NUM: Column = ("n", lambda row: str(row.judged.n))
 OVERVIEW: list[Column] = [
     ("ρ with the target", lambda row: _coefficient(row.judged)),
     ("p Holm", lambda row: _number(row.holm.get(JUDGED, math.nan), ".2g")),
-    _NUM,
+    ("n", lambda row: str(row.judged.n)),
+    ("out", lambda row: str(row.spearman.excluded)),
 ]
 OVERVIEW_GIVEN = [*OVERVIEW, ("ρ given confounders", _given)]
 LEVELS: list[Column] = [
@@ -354,7 +356,6 @@ LEVELS: list[Column] = [
     ("between settings", _within(lambda found: _value(found.between.value))),
 ]
 OTHERS: list[Column] = [
-    ("left out", lambda row: str(row.spearman.excluded)),
     ("Ψ", lambda row: _value(row.granulated.value)),
     ("sign error, worst", lambda row: _number(row.sign_error.robust, ".2f")),
     ("sign error, mean", lambda row: _number(row.sign_error.mean, ".2f")),
