@@ -64,7 +64,8 @@ def test_a_result_of_the_error_alone_is_undone_by_it(kind):
         clear += result.is_clear
         undone += found.is_undone
     assert clear >= 50
-    assert undone >= clear - 6
+    # 5 % stay; of ranks more, since a partial correlation of ranks is not 0 where that of values is
+    assert undone >= clear - (6 if kind == "pearson" else 12)
     assert "their recorded error is enough" in found.sentence or not found.is_undone
 
 

@@ -111,6 +111,8 @@ def _undone_at(
         ranks(column) if kind == "spearman" else scaled(column) for column in (x, y, *others)
     ]
     seen = np.corrcoef(columns)
+    if kind == "spearman":  # as of a normal population: means of ranks do not add up
+        seen = 2.0 * np.sin(math.pi / 6.0 * seen)
     sign = math.copysign(1.0, given.value)
     near = sign * (given.low if sign > 0 else given.high)
     reach = _fisher(np.array(sign * given.value)) - _fisher(np.array(near))

@@ -193,7 +193,7 @@ def levels(
     >>> round(found.within.value, 2), round(found.pooled.value, 2), found.disagrees
     (0.95, -0.63, True)
     """
-    values, target = list(values), list(target)
+    values, target, seeds = list(values), list(target), list(seeds)
     points = finite_points(values=values, target=target)
     x, y = points.columns
     names = [str(settings[place]) for place in points.kept]
