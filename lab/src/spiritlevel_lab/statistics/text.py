@@ -185,8 +185,7 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
         "counts the runs left out for a measure. "
         f"Brackets: {percent(statistics.confidence)} intervals.",
         *([statistics.not_judged] if statistics.not_judged else []),
-        "The verdict rests on Spearman's ρ, on its interval and on its p, corrected over "
-        f"{statistics.holm[JUDGED].num_tests} measures by Holm. {_counted(statistics)}",
+        f"{_rests(statistics)} {_counted(statistics)}",
     ]
     lines += [
         f"{row.name}: {said}" for row in statistics.measures.values() if (said := signs_differ(row))
@@ -242,6 +241,15 @@ def with_minus(text: str) -> str:
     'layer-2 differs by −0.02 [−0.10, +0.06]'
     """
     return re.sub(r"(?<=[ \[])-(?=\d)", "−", text)
+
+
+def _rests(statistics: StudyStatistics) -> str:
+    if not (tests := statistics.holm[JUDGED].num_tests):
+        return "No measure has an interval, so none is judged."
+    return (
+        "The verdict rests on Spearman's ρ, on its interval and on its p, corrected over "
+        f"{tests} measures by Holm."
+    )
 
 
 def _counted(statistics: StudyStatistics) -> str:
