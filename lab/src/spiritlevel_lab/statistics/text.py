@@ -330,10 +330,6 @@ def _given(row: MeasureStatistics) -> str:
     return _coefficient(row.given) + fewer
 
 
-def _p_of(kind: str) -> Cell:
-    return lambda row: _number(getattr(row, kind).p, ".2g")
-
-
 def _bca_of(kind: str) -> Cell:
     def ends(row: MeasureStatistics) -> str:
         found = row.bootstrap.get(kind)
@@ -368,16 +364,14 @@ OTHERS: list[Column] = [
     ("sign error, worst", lambda row: _number(row.sign_error.robust, ".2f")),
     ("sign error, mean", lambda row: _number(row.sign_error.mean, ".2f")),
 ]
-INDEPENDENT: list[Column] = []
-for _kind, _name in {
-    "spearman": "Spearman ρ",
-    "pearson": "Pearson r",
-    "kendall": "Kendall τ",
-}.items():
-    INDEPENDENT += [
-        (_name, lambda row, kind=_kind: _coefficient(getattr(row, kind))),
-        (f"p {LETTERS[_kind]}", _p_of(_kind)),
-    ]
+INDEPENDENT: list[Column] = [
+    ("Spearman ρ", lambda row: _coefficient(row.spearman)),
+    ("p ρ", lambda row: _number(row.spearman.p, ".2g")),
+    ("Pearson r", lambda row: _coefficient(row.pearson)),
+    ("p r", lambda row: _number(row.pearson.p, ".2g")),
+    ("Kendall τ", lambda row: _coefficient(row.kendall)),
+    ("p τ", lambda row: _number(row.kendall.p, ".2g")),
+]
 BOOTSTRAPS: list[Column] = [(LETTERS[kind], _bca_of(kind)) for kind in LETTERS]
 REGRESSION: list[Column] = [
     ("slope", _line("slope", ".3g")),

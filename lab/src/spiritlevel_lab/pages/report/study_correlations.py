@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from spiritlevel.records.content import Cell, Column, CorrelationCell, Section, Table, Text
+from spiritlevel.records.content import Cell, Column, CorrelationCell, Part, Section, Table, Text
 
 from ...statistics import (
     Correlation,
@@ -29,7 +29,7 @@ def correlations(statistics: StudyStatistics, target: str) -> Section | None:
         return None
     rows = _strongest_first(statistics)
     notes = Text(statistics.notes(), bullets=True)
-    parts = [_verdicts(statistics, rows, target), notes, _others(rows)]
+    parts: list[Part] = [_verdicts(statistics, rows, target), notes, _others(rows)]
     return Section("correlations-section", "What it rests on", parts)
 
 
@@ -38,7 +38,7 @@ def independent(statistics: StudyStatistics, target: str) -> Section | None:
     if not statistics.measures:
         return None
     rows = _strongest_first(statistics)
-    parts = [
+    parts: list[Part] = [
         Text([if_independent(statistics)]),
         _coefficients(statistics, rows),
         _lines(statistics, target),
