@@ -15,7 +15,7 @@ from ..statistics import (
     partial_correlation,
     partial_judged,
 )
-from ..statistics.correlations import CoefficientKind as Kind
+from ..statistics.permutations import LevelKind as Kind
 from .experiment import Row, titled
 from .findings import estimate
 from .numbers import IntervalEstimate
