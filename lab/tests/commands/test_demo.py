@@ -28,7 +28,7 @@ def test_everything_is_there(glance):
     assert found == {"study", "report.html", "audit.html", "gap-log.png", "correlations.png"}
     assert glance.counts.done == glance.counts.total == 8
     page = (glance.folder / "report.html").read_text(encoding="utf-8")
-    assert glance.lead in html.unescape(re.sub(r"<[^>]+>", "", page))
+    assert glance.answer.found in html.unescape(re.sub(r"<[^>]+>", "", page))
     assert all(run.id in page for run in glance.study.runs())
 
 
@@ -69,9 +69,9 @@ def test_started_again_it_trains_nothing_writes_the_same_and_says_what_was_found
     assert {name: (glance.folder / name).read_bytes() for name in names} == before
 
     words = " ".join(done.stdout.split())
-    assert " ".join(glance.lead.split()) in words
+    assert " ".join(glance.answer.found.split()) in words
     assert "neuron.rho_sum comparable at equal confidence" in words
     assert f"--checkpoint {glance.checkpoint}" in words
     written = json.loads(numbers.read_text(encoding="utf-8"))
-    assert written["lead"] == glance.lead
+    assert written["lead"] == glance.answer.found
     assert "curvature.lambda_max" in written["audit"]["original"]["measures"]

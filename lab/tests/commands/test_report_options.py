@@ -60,7 +60,7 @@ def test_confounders_and_confidence_reach_the_numbers(folder):
     design = np.column_stack([np.ones(20), *others])
     left = [v - design @ np.linalg.lstsq(design, v, rcond=None)[0] for v in (x, y)]
     r = np.corrcoef(left)[0, 1]
-    partial = found["measures"]["head.trace"]["partial_pearson"]
+    partial = found["measures"]["head.trace"]["parts_of_the_judged"]["partial_pearson"]
     assert partial["value"] == pytest.approx(r, rel=1e-9)
     settings = np.array([f"{row['lr']} {row['optimizer']}" for row in rows])
     z = []
@@ -77,17 +77,33 @@ def test_confounders_and_confidence_reach_the_numbers(folder):
 
 
 def test_without_them_the_usual_ones_are_held(folder):
-    shown = run("study", "report", folder, "--resamples", "0").stdout
+    shown = run("study", "report", folder, "--resamples", "0", "--verbose").stdout
     assert "Confounders held fixed: train_loss, norms.weight." in shown
     assert "Brackets: 95% intervals." in shown
-    assert "Regression: target ≈ slope · measure + intercept" in shown
+    assert "Lines: target ≈ slope · measure + intercept" in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_answer_comes_first_and_fits_the_terminal(folder, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    short = run("study", "report", folder, "--resamples", "0").stdout
+    assert short.startswith("tiny: ")
+    assert len(short.split("\n\n")[0].splitlines()) <= 12 * 60 / width + 3
+    for outcome in ("gap of the", "test error"):
+        assert outcome in short
+    long = run("study", "report", folder, "--resamples", "0", "--verbose").stdout
+    assert "independent" in long
+    assert "independent" not in short
+    lines = [line for line in (short + long).splitlines() if not line.startswith("written")]
+    assert max(map(len, lines)) <= width
 
 
 def test_a_confounder_that_never_varies_is_named(folder):
     shown = run(
-        "study", "report", folder, "--confounders", "train_accuracy", "--resamples", 0
+        *("study", "report", folder, "--confounders", "train_accuracy", "--resamples", 0),
+        "--verbose",
     ).stdout
-    assert "train_accuracy dropped: the same in all runs." in shown
+    assert "train_accuracy dropped: the same in all runs." in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def unfinished(folder) -> Store:
     """21 finished runs, one that failed and two that wait, with the bound among the measures."""
     return planted(
         folder,
-        grid={"optimizer": ["sgd", "adam"], "lr": [0.1, 0.01, 0.002]},
-        seeds=4,
+        grid={"optimizer": ["sgd", "adam"], "lr": [0.1, 0.05, 0.02, 0.01, 0.005, 0.002]},
+        seeds=2,
         names=("relative.kappa", "bound.generalization", "softmax.gini", "norms.weight"),
         failed=1,
         pending=2,

@@ -177,9 +177,8 @@ def test_a_correlation_of_few_values_is_not_clear(one_axis_decides):
     )
     assert found.doubt.endswith("], which contains 0.")
     assert found.sentence.endswith(found.doubt)
-    assert found.caveat == found.doubt
     alone = levels(values, target, settings_of(axes))
-    assert (alone.widest, alone.doubt, alone.caveat) == ("", "", "")
+    assert (alone.widest, alone.doubt) == ("", "")
 
 
 def test_a_correlation_that_every_value_has_is_clear(one_axis_decides):
@@ -187,7 +186,7 @@ def test_a_correlation_that_every_value_has_is_clear(one_axis_decides):
     found = levels(values, [2 * value for value in values], settings_of(axes), axes=axes)
     assert found.widest == "lr"
     assert found.judged.is_clear
-    assert found.doubt == found.caveat == ""
+    assert found.doubt == ""
     random = numpy.random.default_rng(0)
     none = levels(values, random.normal(size=30), settings_of(axes), axes=axes)
     assert none.clustered.low < 0 < none.clustered.high
@@ -207,11 +206,9 @@ def test_the_verdict_rests_on_the_widest_interval(one_axis_decides):
     found = summary(rows, resamples=0)
     assert found["m"].verdict == "no clear association at this n"
     assert found["m"].holm["judged"] == found["m"].judged.p > 0.05
-    text = str(found)
-    shared = found["m"].levels["spearman"].shared["lr"]
-    assert f"[{shared.low:+.2f}, {shared.high:+.2f}] (5 by lr)" in text
-    assert "m: Counting the 10 settings alone, the interval would be [" in text
+    assert "Here it is over 5 groups with the same lr" in str(found)
     kept = found.to_dict()["measures"]["m"]
     assert kept["judged"]["over"] == "groups with the same lr"
     assert kept["judged"]["fixed"] == ["batch_size", "seed"]
-    assert kept["levels"]["spearman"]["shared"]["lr"]["clusters"] == 5
+    parts = kept["parts_of_the_judged"]["levels"]["spearman"]
+    assert parts["shared"]["lr"]["clusters"] == 5

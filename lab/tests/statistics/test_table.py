@@ -194,10 +194,10 @@ def test_the_text():
     text = str(summary(study(), resamples=0))
     lines = text.splitlines()
     assert lines[0].split("  ")[0] == "measure"
-    for heading in ("n", "out", "Pearson r", "Spearman ρ", "p Holm", "Ψ", "ρ given confounders"):
+    for heading in ("n", "out", "ρ with the target", "p Holm", "ρ given confounders"):
         assert heading in lines[0]
-    assert "fixed: undefined: the measure is the same in all 24 runs." in lines
-    assert any(line.startswith("noise: no interval: any of lr and width") for line in lines)
+    assert "undefined: the measure is the same in all 24 runs: fixed." in lines
+    assert any(line.startswith("no interval: any of lr and width") for line in lines)
     for said in ("gini, norm", "6 settings"):
         assert said in text
     assert "4 measures" in str(summary(study(rates=(0.05, 0.1, 0.2, 0.4)), resamples=0))
@@ -294,12 +294,15 @@ def test_json_keeps_everything_with_nan_as_text():
     table = summary(study(), resamples=100, num_test=1000)
     data = json.loads(table.to_json())
     assert data == table.to_dict()
-    assert data["format"] == "spiritlevel-statistics-1"
-    assert data["measures"]["fixed"]["pearson"]["value"] == "nan"
-    assert data["measures"]["good"]["pearson"]["value"] == table["good"].pearson.value
+    assert data["format"] == "spiritlevel-statistics-2"
+    assert data["measures"]["fixed"]["judged"]["value"] == "nan"
+    assert data["measures"]["good"]["judged"]["value"] == table["good"].judged.value
+    assert data["measures"]["good"]["p_holm"] == table["good"].holm.get("judged")
+    runs = data["measures"]["good"]["as_if_runs_were_independent"]
+    assert runs["pearson"]["value"] == table["good"].pearson.value
     assert data["measures"]["good"]["sign_error"]["environments"][0]["axis"] == "lr"
     assert data["measures"]["good"]["granulated"]["axes"][0]["groups"] == 8
-    assert data["measures"]["good"]["bootstrap"]["pearson"]["interval_method"] == (
+    assert runs["bootstrap"]["pearson"]["interval_method"] == (
         "BCa bootstrap, 100 resamples, seed 0"
     )
     assert data["holm"]["spearman"]["skipped"] == ["fixed"]

@@ -29,15 +29,17 @@ def study(n: int = 30) -> list[dict]:
 
 
 def tables(text: str) -> dict[str, dict[str, list[str]]]:
-    """By heading, the cells of each measure; an interval is one cell."""
+    """By the titles of its columns, the cells of each measure; an interval is one cell."""
     found = {}
     for block in text.split("\n\n"):
         lines = block.splitlines()
-        if len(lines) > 2 and set(lines[2]) == {"-"}:
-            assert lines[1].split()[:2] == ["measure", "n"]
-            rows = [line.replace(", ", ",").replace(" [", "[").split() for line in lines[3:]]
-            found[lines[0]] = {row[0]: row[1:] for row in rows}
-            assert max(map(len, lines)) <= 100
+        ruled = [place for place, line in enumerate(lines) if line and set(line) == {"-"}]
+        for place in ruled:
+            heading = lines[place - 1].split(maxsplit=1)[1]
+            rows = [
+                line.replace(", ", ",").replace(" [", "[").split() for line in lines[place + 1 :]
+            ]
+            found[heading] = {row[0]: [cell.replace("−", "-") for cell in row[1:]] for row in rows}
     return found
 
 
@@ -47,8 +49,13 @@ def columns(rows, name):
 
 
 @pytest.fixture(scope="module")
-def printed():
-    return tables(str(summary(study(), resamples=200)))
+def found():
+    return summary(study(), resamples=200)
+
+
+@pytest.fixture(scope="module")
+def printed(found):
+    return tables(found.details(200))
 
 
 def named(printed, word: str) -> dict[str, list[str]]:
@@ -56,37 +63,57 @@ def named(printed, word: str) -> dict[str, list[str]]:
     return printed[heading]
 
 
-def test_all_four_tables_are_there(printed):
-    assert [heading.split()[0] for heading in printed] == ["Regression:", "p", "95%", "Given"]
-    assert all(list(rows) == [LONG, "m", "fixed"] for rows in printed.values())
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_lines_are_no_wider_than_asked(found, width):
+    lines = found.details(width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum(line.startswith("measure ") for line in lines) > (5 if width > 100 else 6)
+
+
+@pytest.mark.parametrize("name", [LONG, "m"])
+def test_the_first_table_has_what_judges(found, name):
+    rho, p, n, out, given, *_ = named(tables(str(found)), "p Holm")[name]
+    row = found[name]
+    assert rho == f"{row.judged.value:+.2f}[{row.judged.low:+.2f},{row.judged.high:+.2f}]"
+    assert float(p) == pytest.approx(row.holm["judged"], rel=0.06)
+    assert (n, out) == ("30", "0")
+    assert given == f"{row.given.value:+.2f}[{row.given.low:+.2f},{row.given.high:+.2f}]"
 
 
 @pytest.mark.parametrize("name", [LONG, "m"])
 def test_regression_and_p_are_scipys(printed, name):
     x, y = columns(study(), name)
     line = stats.linregress(x, y)
-    n, *cells = named(printed, "Regression")[name]
-    truth = (line.slope, line.intercept, line.stderr, line.pvalue, line.rvalue**2)
+    *cells, n = named(printed, "slope")[name]
+    truth = (line.slope, line.stderr, line.pvalue, line.intercept, line.rvalue**2)
     assert n == "30"
-    assert list(map(float, cells)) == pytest.approx(truth, rel=0.05)
-    n, *cells = named(printed, "p of")[name]
-    plain = [f(x, y).pvalue for f in (stats.pearsonr, stats.spearmanr, stats.kendalltau)]
-    assert n == "30"
-    assert list(map(float, cells[::2])) == pytest.approx(plain, rel=0.05)
+    assert list(map(float, cells)) == pytest.approx(truth, rel=0.05, abs=0.005)
+    _, *cells = named(printed, "Kendall")[name]
+    plain = [f(x, y).pvalue for f in (stats.spearmanr, stats.pearsonr, stats.kendalltau)]
+    assert list(map(float, [cells[0], cells[2], cells[4]])) == pytest.approx(plain, rel=0.05)
 
 
-def test_p_is_corrected_over_the_two_measures_that_vary(printed):
-    rows = named(printed, "p of")
-    plain = {name: float(rows[name][1]) for name in (LONG, "m")}
+def test_what_takes_runs_as_independent_stands_below_one_heading(found):
+    """Its interval is narrower or as wide, so it must not be taken for the one that judges."""
+    text = found.details(100)
+    heading = text.index("If all runs were independent")
+    for word in ("Pearson r", "Kendall τ", "bootstrap", "slope"):
+        assert word not in text[:heading], word
+    assert "independent" not in str(found).replace("as independent", "")
+
+
+def test_p_is_corrected_over_the_two_measures_that_vary(found):
+    rows = named(tables(str(found)), "p Holm")
+    plain = {name: found[name].judged.p for name in (LONG, "m")}
     small, large = sorted(plain.values())
     corrected = {small: min(1.0, 2 * small), large: max(2 * small, large)}
     for name, p in plain.items():
-        assert float(rows[name][2]) == pytest.approx(corrected[p], rel=0.06)
+        assert float(rows[name][1]) == pytest.approx(corrected[p], rel=0.06)
 
 
 def test_bootstrap_is_near_scipys(printed):
     x, y = columns(study(), "m")
-    _, *cells = named(printed, "BCa")["m"]
+    cells = printed["r               ρ               τ"]["m"]
     functions = (stats.pearsonr, stats.spearmanr, stats.kendalltau)
     for cell, function in zip(cells, functions, strict=True):
         truth = stats.bootstrap(
@@ -103,7 +130,7 @@ def test_bootstrap_is_near_scipys(printed):
 
 def test_bootstrap_is_not_the_formula(printed):
     x, y = columns(study(), LONG)
-    _, *cells = named(printed, "BCa")[LONG]
+    cells = printed["r               ρ               τ"][LONG]
     for cell, function in zip(cells, (pearson, spearman, kendall), strict=True):
         own = function(x, y, interval="bca", resamples=200)
         formula = function(x, y)
@@ -111,28 +138,27 @@ def test_bootstrap_is_not_the_formula(printed):
         assert cell != f"[{formula.low:+.2f},{formula.high:+.2f}]"
 
 
-def test_partial_correlations_are_those_of_residuals(printed):
+def test_what_is_given_is_the_correlation_of_residuals(found):
     rows = [row for row in study() if row["confounders"]["size"] is not None]
     x, y = (np.array(column) for column in columns(rows, "m"))
     size = np.array([row["confounders"]["size"] for row in rows])
-    n, linear, p, ranked, p_ranked = named(printed, "Given")["m"]
-    assert n == "29"  # not the 30 of the other tables
-    for cell, ranks in ((linear, False), (ranked, True)):
-        a, b, c = (stats.rankdata(v) if ranks else v for v in (x, y, size))
-        design = np.column_stack([np.ones(29), c])
-        left = [v - design @ np.linalg.lstsq(design, v, rcond=None)[0] for v in (a, b)]
-        assert float(cell.split("[")[0]) == pytest.approx(np.corrcoef(left)[0, 1], abs=0.0051)
-    assert 0 < float(p) <= 1
-    assert 0 < float(p_ranked) <= 1
+    *_, cell, n = named(tables(str(found)), "p Holm")["m"]
+    assert n == "n=29"  # and not the 30 of the other columns
+    a, b, c = (stats.rankdata(v) for v in (x, y, size))
+    design = np.column_stack([np.ones(29), c])
+    left = [v - design @ np.linalg.lstsq(design, v, rcond=None)[0] for v in (a, b)]
+    assert float(cell.split("[")[0]) == pytest.approx(np.corrcoef(left)[0, 1], abs=0.0051)
 
 
 def test_what_was_not_computed_has_no_table():
     rows = study()
     for row in rows:
         del row["confounders"]
-    found = tables(str(summary(rows, resamples=0)))
-    assert [heading.split()[0] for heading in found] == ["Regression:", "p"]
-    assert set(named(found, "Regression")["fixed"][1:]) == {"–"}
+    found = summary(rows, resamples=0)
+    assert "given" not in str(found)
+    printed = tables(found.details(200))
+    assert "bootstrap" not in found.details()
+    assert set(named(printed, "slope")["fixed"][:-1]) == {"–"}
 
 
 def test_resamples_without_a_value_are_told():
@@ -145,9 +171,9 @@ def test_resamples_without_a_value_are_told():
 
 @pytest.mark.parametrize(("confidence", "words"), [(0.95, "95%"), (0.999, "99.9%"), (0.5, "50%")])
 def test_confidence_is_not_rounded(confidence, words):
-    text = str(summary(study(), confidence=confidence, resamples=100))
-    assert f"Brackets: {words} intervals." in text
-    assert f"\n{words} intervals of the bootstrap" in text
+    found = summary(study(), confidence=confidence, resamples=0)
+    assert f"Brackets: {words} intervals." in str(found)
+    assert f"their {words} intervals" in " ".join(found.details().split())
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, -1.0, 95.0, math.nan])

@@ -226,6 +226,8 @@ class Section:
     id: str
     title: str
     parts: Sequence[Part]
+    # On a page: shown when its heading is opened, which is not written with a page.
+    folded: bool = dataclasses.field(default=False, metadata=UNSAVED)
 
 
 @dataclasses.dataclass(frozen=True)

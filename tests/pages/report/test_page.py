@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import dataclasses
 import hashlib
 import io
 import json
@@ -257,14 +258,24 @@ def test_figures_wait_until_they_are_near_and_come_to_paper(open_page):
     assert shown.locator("#f .main-svg").count() == 0
     shown.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert shown.locator("#f .main-svg").first.evaluate("e => e.style.background") != ""
-    assert shown.locator("details:not([open])").count() == 0
+    assert shown.locator("details[open]").count() == 0  # what is closed is closed on paper, too
     shown.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert shown.locator("details[open]").count() == 0
     shown.emulate_media(media="print")
     assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not shown.get_by_text("Download PNG").is_visible()
     assert not shown.locator("#theme").is_visible()
     assert shown.pdf().startswith(b"%PDF")
+
+
+def test_a_folded_section_opens_where_its_name_leads(open_page):
+    folded = dataclasses.replace(page_with(FIGURE).sections[0], folded=True)
+    shown = open_page(page.render(dataclasses.replace(page_with(), sections=[folded])))
+    assert shown.locator("#one h2").is_visible()
+    assert not shown.locator("#f").is_visible()
+    shown.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert not shown.locator("#f").is_visible()
+    shown.locator("nav a").click()
+    shown.locator("#f .main-svg").first.wait_for()
 
 
 def test_a_figure_can_be_saved(open_page):

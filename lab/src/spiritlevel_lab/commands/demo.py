@@ -9,9 +9,7 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from spiritlevel.cli import console, options, outputs
@@ -21,7 +19,7 @@ from spiritlevel.cli.pace import duration
 if TYPE_CHECKING:
     from .demo_study import Demo
 
-FORMAT = "spiritlevel-demo-2"
+FORMAT = "spiritlevel-demo-3"
 
 
 @examples("""\b
@@ -69,28 +67,24 @@ def demo(
 
 
 def _to_dict(result: Demo) -> dict[str, object]:
+    from ..statistics.text import plain
+
     return {
         "format": FORMAT,
         "folder": str(result.folder),
-        "lead": result.lead,
-        "statistics": result.statistics.to_dict(),
+        "lead": result.answer.found,
+        "statistics": result.statistics.to_dict() | {"outcomes": plain(result.answer.outcomes)},
         "audit": result.audit.to_dict(),
     }
 
 
 def _print(page: Console, result: Demo, *, seconds: float) -> None:
     from .runs_progress import counted
+    from .study_answers import print_answer
 
     console.tell(page, f"{result.study.description} {counted(result.counts, None)}.")
     page.print()
-    console.tell(page, result.lead, bold="")
-    page.print()
-    console.show(page, _correlations(result))
-    console.note(
-        page,
-        "ρ is Spearman's rank correlation with its 95 % interval: 1 if a larger value always goes "
-        "with a larger gap between test and training loss, 0 if they are unrelated.",
-    )
+    print_answer(page, result.answer)
     page.print()
     page.print(
         Text(f"How the measures of run {result.audited.id} react to rescaled weights", "bold")
@@ -114,14 +108,3 @@ def _print(page: Console, result: Demo, *, seconds: float) -> None:
         f"      --checkpoint {result.checkpoint} --html mine.html",
         soft_wrap=True,
     )
-
-
-def _correlations(result: Demo) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), show_edge=False)
-    table.add_column("measure", no_wrap=True)
-    table.add_column("ρ with the gap", no_wrap=True, justify="right")
-    table.add_column("meaning")
-    rows = sorted(result.statistics.measures.values(), key=lambda row: -abs(row.spearman.value))
-    for row in rows:
-        table.add_row(row.name, str(row.spearman), row.verdict)
-    return table

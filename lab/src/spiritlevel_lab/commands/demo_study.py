@@ -24,6 +24,7 @@ from spiritlevel.verbs.audit import Audit, audit
 
 from ..pages.figures import study_figures
 from ..pages.report import study as study_page
+from ..pages.study_answer import StudyAnswer, answer
 from ..population import control, population_statistics
 from ..population.executors.progress import Watch, study_status
 from ..population.population import Population
@@ -53,7 +54,7 @@ class Demo:
     study: Study
     counts: Counts
     statistics: StudyStatistics
-    lead: str  # the report's first sentence
+    answer: StudyAnswer
     audited: RunSettings
     audit: Audit
 
@@ -94,7 +95,8 @@ def run(
         tell(0, 3, "statistics")
         population = Population.of(store)
         statistics = population_statistics.statistics(population)
-        page = study_page.page_of(store, population=population, statistics=statistics)
+        said = answer(population, statistics, "gap")
+        page = study_page.page_of(store, population=population, statistics=statistics, said=said)
         write_atomically(out / "report.html", report.render(page).encode())
         tell(1, 3, "figures")
         drawn = study_figures(population, statistics).drawn
@@ -104,7 +106,7 @@ def run(
         settings, model = _first_network(store)
         audited = audit(model, _samples(settings), measures=list(AUDITED))
         report.save(audited, out / "audit.html", title=f"Audit of run {settings.id}")
-    return Demo(out, study, counts, statistics, page.lead, settings, audited)
+    return Demo(out, study, counts, statistics, said, settings, audited)
 
 
 def _first_network(store: Store) -> tuple[RunSettings, nn.Module]:

@@ -13,7 +13,6 @@ from rich.table import Table
 from spiritlevel.cli import completion, console, inputs, options, outputs
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import own_folder, write_atomically
-from spiritlevel.ground.plain_text import visible
 
 from ..population.outcome_names import TARGETS
 from . import figures, study_measure, study_preflight, study_work
@@ -225,18 +224,21 @@ def report(
     json: options.Json = None,
     html: options.Html = None,
 ) -> None:
-    """Show how each measure relates to the generalization gap, with intervals.
+    """Show what was found: how each measure relates to generalization, and how surely.
 
-    For an experiment of a paper, it first says whether the paper's claim held.
+    For an experiment of a paper, it first says whether the paper's claim held. --verbose shows all
+    numbers.
     """
     from spiritlevel.pages.report import render
 
     from ..pages.report import study as study_page
+    from ..pages.study_answer import answer
     from ..papers.judgement import judge
     from ..population import population_statistics
     from ..population.population import Population
     from ..population.storage.store import Store
-    from . import claims
+    from ..statistics.text import plain
+    from . import claims, study_answers
 
     with Store.open(folder) as store:
         population = Population.of(store)
@@ -265,19 +267,21 @@ def report(
         study = store.study
         with console.progress("the paper's claims"):
             judgements = judge(study, population.rows)
+        said = answer(population, statistics, target)
     talk = console.talk(json)
-    described = target
-    if target in TARGETS:
-        described = f"the {target.replace('_', ' ')} ({TARGETS[target]})"
     for judged in judgements:
         claims.print_claim(talk, judged)
         talk.print()
-    heading = f"{study.name}: how the measures relate to {described}"
-    left = f"\n{counts.remaining} runs are not finished: results may change."
-    text = f"{heading}\n\n{statistics}\n{left if counts.remaining else ''}"
-    text += f"\n{hint}\n" if hint else ""
-    talk.file.write(visible(text, keep="\n"))
-    result = statistics.to_dict()
+    study_answers.print_answer(talk, said, name=study.name)
+    if counts.remaining:
+        console.tell(talk, f"{counts.remaining} runs are not finished: results may change.")
+    if hint:
+        console.tell(talk, hint)
+    if console.VOLUME.get() is console.Volume.VERBOSE:
+        talk.file.write(f"\n{statistics.details(talk.width)}\n")
+    else:
+        console.note(talk, "Levels, confounders and all other numbers: --verbose, or --html FILE.")
+    result = statistics.to_dict() | {"outcomes": plain(said.outcomes)}
     if judgements:
         result["experiment"], *others = [judged.to_dict() for judged in judgements]
         result |= {"more_experiments": others} if others else {}

@@ -20,7 +20,9 @@ from typing import Any, overload
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 
 from .outcome_names import KNOWN_OUTCOMES, LAST_EPOCH, TARGETS, TRAINING, VALIDATION
+from .runs.outcomes import ALL_EPOCHS
 from .runs.tasks import OF_THE_RUN
+from .settings.stop import criterion
 from .storage.store import Counts, Store
 
 KEYS = ("run", "measure", "layer")  # of a measurement
@@ -45,6 +47,7 @@ class Population:
             data together, where it is known.
         machines: by the number that the rows give.
         folder: of the study, for messages.
+        missed: by run whose training did not come to what its study asks: what that is, in words.
         outcomes: where the networks were given and not trained, the names of what is known of
             them; None for a study that trains its networks or has a task.
     """
@@ -62,6 +65,7 @@ class Population:
     errors: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     machines: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     folder: str = ""
+    missed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     outcomes: Sequence[str] | None = None
 
     @classmethod
@@ -142,6 +146,7 @@ class Population:
             errors=errors,
             machines={} if machines is None else machines,
             folder=folder,
+            missed={each["id"]: asked for each in runs if (asked := _missed(each))},
             outcomes=outcomes,
         )
 
@@ -168,6 +173,32 @@ class Population:
     def ended(self) -> list[Row]:
         """Runs that the statistics count: finished or failed."""
         return [row for row in self.rows if row["status"] in ("done", "failed")]
+
+    @functools.cached_property
+    def judged(self) -> list[Row]:
+        """Runs that measures are judged by: those that ended and came to what the study asks.
+
+        Where most did not, all that ended: their numbers are shown, without a verdict.
+        """
+        if self.mostly_missed:
+            return self.ended
+        return [row for row in self.ended if row["run"] not in self.missed]
+
+    @property
+    def mostly_missed(self) -> bool:
+        """Whether more than half of the finished runs did not come to what the study asks."""
+        return 2 * len(self.missed) > len(self.done)
+
+    @property
+    def not_judged(self) -> str:
+        """How many runs are not judged because of that, as a sentence; "" for none."""
+        if not self.missed:
+            return ""
+        asked = " or ".join(dict.fromkeys(self.missed.values()))
+        said = f"{len(self.missed)} of {len(self.done)} networks did not come to {asked}"
+        if self.mostly_missed:
+            return f"{said}: no measure is judged, the numbers are of all networks."
+        return f"{said}: they are shown and not judged."
 
     @functools.cached_property
     def counts(self) -> Counts:
@@ -257,6 +288,13 @@ def _wide_row(run: Row, epochs: Sequence[Row], measures: Mapping[str, float]) ->
         row |= {k: v for k, v in last.items() if k not in VALIDATION or v is not None}
         row |= targets_of(last)
     return row | dict(measures)
+
+
+def _missed(run: Row) -> str:
+    """The level of training that a finished run did not come to, in words; "" for none."""
+    if run["status"] != "done" or run["outcome"] != ALL_EPOCHS:
+        return ""
+    return criterion(json.loads(run["settings"]).get("stop", {}))
 
 
 def _known(values: Mapping[str, float], given: Mapping[str, Any]) -> Row:

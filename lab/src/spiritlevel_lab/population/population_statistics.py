@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +10,17 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 from spiritlevel.measures.confounders import HELD_FIXED
 
-from ..statistics import Preflight, StudyStatistics, summary
+from ..statistics import (
+    Associations,
+    Judged,
+    Preflight,
+    StudyStatistics,
+    associated,
+    associations,
+    summary,
+)
 from ..statistics import preflight as of_design
+from .outcome_names import SIDE_BY_SIDE
 from .population import Population
 from .settings.definition import Study
 from .storage.store import Store
@@ -18,6 +28,7 @@ from .storage.store import Store
 # What a measure may merely repeat: how far training went, how certain and how large the network is.
 CONFOUNDERS = HELD_FIXED
 BOOKKEEPING = ("seed", "attempt", "seconds", "machine")  # numbers, but none a measure could repeat
+NOT_JUDGED = "not judged: most networks did not come to what the study asks of training"
 SHARES = ("error_gap", "test_error")  # means of a loss that lies between 0 and 1
 
 
@@ -41,40 +52,79 @@ def statistics(
         resamples: of the bootstrap; 0 leaves it out.
     """
     population = Population.of(study)
-    names = population.measures
     _check_target(population, target)
     if not population.done:
         raise SpiritlevelError(
             f"The study in {population.folder!r} has no finished run yet: there is nothing to "
             f"report. See `spiritlevel study status {population.folder}`."
         )
-    ended = population.ended
+    judged = population.judged
     if confounders is None:
-        fixed = [name for name in CONFOUNDERS if name != target and _varies(ended, name)]
+        fixed = [name for name in CONFOUNDERS if name != target and _varies(judged, name)]
     else:
         fixed = list(dict.fromkeys(confounders))
-        _check_confounders(fixed, target, ended)
-    tests = {row["num_test"] for row in ended if row["num_test"]}
-    return summary(
-        [
-            {
-                "settings": {key: row[key] for key in (*population.axes, "seed")},
-                "measures": {n: row[n] for n in names if n in row and n != target},
-                "target": row.get(target),
-                "confounders": {name: row.get(name) for name in fixed},
-                "errors": {
-                    name: population.errors[name].get(row["run"])
-                    for name in fixed
-                    if name in population.errors
-                },
-            }
-            for row in ended
-        ],
+        _check_confounders(fixed, target, judged)
+    tests = {row["num_test"] for row in judged if row["num_test"]}
+    found = summary(
+        _rows(population, target, fixed),
         confidence=confidence,
         resamples=resamples,
         # Hoeffding's weights need a bounded loss and one number of test examples.
         num_test=tests.pop() if target in SHARES and len(tests) == 1 else None,
     )
+    measures = found.measures
+    if population.mostly_missed:
+        measures = {n: dataclasses.replace(m, verdict=NOT_JUDGED) for n, m in measures.items()}
+    return dataclasses.replace(found, measures=measures, not_judged=population.not_judged)
+
+
+def side_by_side(
+    study: Store | Population, statistics: StudyStatistics, target: str
+) -> dict[str, Associations]:
+    """By outcome, every measure with it: the target, then others of `SIDE_BY_SIDE` that are known.
+
+    Args:
+        study: its store, or the population read from it.
+        statistics: those of the study for `target`.
+        target: what these are of.
+    """
+    population = Population.of(study)
+    known = [name for name in SIDE_BY_SIDE if any(name in row for row in population.done)]
+    found: dict[str, Associations] = {}
+    for name in dict.fromkeys([target, *known]):
+        if name == target:
+            found[name] = associations(statistics)
+            continue
+        of_outcome = associated(_rows(population, name), confidence=statistics.confidence)
+        if population.mostly_missed:
+            of_outcome = {m: a.unjudged() for m, a in of_outcome.items()}
+        found[name] = of_outcome
+    return found
+
+
+def judged_pair(study: Store | Population, measure: str, target: str) -> Judged:
+    """Spearman's ρ of one measure with one target, with the interval and the p that judge it."""
+    population = dataclasses.replace(Population.of(study), measures=[measure])
+    return associated(_rows(population, target))[measure].judged
+
+
+def _rows(population: Population, target: str, fixed: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The runs that measures are judged by, as `summary` takes them."""
+    names = population.measures
+    return [
+        {
+            "settings": {key: row[key] for key in (*population.axes, "seed")},
+            "measures": {n: row[n] for n in names if n in row and n != target},
+            "target": row.get(target),
+            "confounders": {name: row.get(name) for name in fixed},
+            "errors": {
+                name: population.errors[name].get(row["run"])
+                for name in fixed
+                if name in population.errors
+            },
+        }
+        for row in population.judged
+    ]
 
 
 def preflight(study: Study) -> Preflight:

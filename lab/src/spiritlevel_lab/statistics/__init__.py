@@ -8,6 +8,7 @@ from .granulated import AxisKendall, GranulatedKendall, granulated_kendall
 from .holm import Holm, holm
 from .judged import Judged, judge
 from .levels import Levels, Within, levels
+from .outcomes import Association, Associations, associated, associations
 from .partial import partial_correlation
 from .partial_judged import partial_judged
 from .preflight import Preflight, preflight
@@ -18,6 +19,8 @@ from .tails import Tails, tails
 from .text import MeasureStatistics, StudyStatistics
 
 __all__ = [
+    "Association",
+    "Associations",
     "AxisKendall",
     "Confounding",
     "Correlation",
@@ -34,6 +37,8 @@ __all__ = [
     "StudyStatistics",
     "Tails",
     "Within",
+    "associated",
+    "associations",
     "clustered",
     "difference",
     "granulated_kendall",

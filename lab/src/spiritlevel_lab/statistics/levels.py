@@ -86,14 +86,6 @@ class Levels:
         return widest(self.shared)
 
     @property
-    def over_groups(self) -> str:
-        """The widest interval over groups of settings, and what these share; "" without one."""
-        if not self.widest:
-            return ""
-        found = self.shared[self.widest]
-        return f"{_ends(found)} ({found.clusters} by {self.widest})"
-
-    @property
     def doubt(self) -> str:
         """What takes away a finding that counts settings alone, as a sentence; or ""."""
         if not is_clear(self.clustered) or self.judged.is_clear:
@@ -149,11 +141,6 @@ class Levels:
                 "between settings need not hold between networks of one setting."
             )
         return f"{said} {self.doubt}".rstrip()
-
-    @property
-    def caveat(self) -> str:
-        """The part of it that takes something away from the correlation over all; or ""."""
-        return self.sentence if self.disagrees else self.doubt
 
     @property
     def _too_few(self) -> str:

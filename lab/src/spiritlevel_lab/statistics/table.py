@@ -108,7 +108,7 @@ def summary(
             judged=(
                 found_levels["spearman"].judged
                 if found_levels
-                else _over_runs(ranks, shared, plain, **pair)
+                else over_runs(ranks, shared, plain, **pair)
             ),
             tails=tails(**pair),
             partial_pearson=partial.get("pearson"),
@@ -152,7 +152,7 @@ def summary(
     )
 
 
-def _over_runs(
+def over_runs(
     found: Correlation, shared: Mapping[str, Correlation], design: Design, **pair: Any
 ) -> Judged:
     """What judges a study that repeats no setting: runs count, and groups that share a value."""

@@ -9,7 +9,7 @@ from spiritlevel_lab.population.population import Population
 from spiritlevel_lab.statistics import summary
 
 MEASURES = ["relative.kappa", "norms.weight", "curvature.trace", "bound.generalization"]
-OPTIMIZERS, RATES, SEEDS = ("sgd", "adam", "adamw"), (0.1, 0.01), range(5)
+OPTIMIZERS, RATES, SEEDS = ("sgd", "adam", "adamw"), (0.1, 0.03, 0.01, 0.003, 0.001), range(2)
 
 
 def planted() -> Population:

@@ -10,56 +10,51 @@ import scipy.stats
 import spiritlevel as sl
 from spiritlevel.pages.figures import COLOURS
 from spiritlevel_lab.pages import figures as studies
+from spiritlevel_lab.statistics import associations
 
 
-def drawn(ax, colour: str):
-    """Points and intervals of each row from top to bottom, by the colour they are drawn in."""
-    lines = [line for line in ax.lines if line.get_color() == colour]
-    points = [line for line in lines if line.get_marker() != "None"]
-    return points, [line for line in lines if line.get_marker() == "None"]
+@pytest.fixture
+def outcomes(statistics):
+    return {"gap": associations(statistics)}
 
 
-@pytest.mark.parametrize("kind", ["spearman", "pearson", "kendall"])
-def test_rows_are_the_statistics_the_largest_on_top(statistics, kind):
-    ax = studies.correlations(statistics, kind, target="gap")
-    rows = sorted(statistics.measures.values(), key=lambda row: -getattr(row, kind).value)
+def test_rows_are_the_statistics_the_strongest_on_top(statistics, outcomes):
+    [ax] = studies.correlations(outcomes).axes
+    rows = sorted(statistics.measures.values(), key=lambda row: -abs(row.judged.value))
     assert [label.get_text() for label in ax.get_yticklabels()] == [row.name for row in rows]
-    values, intervals = drawn(ax, COLOURS[0])
-    assert len(values) == len(intervals) == len(rows)
-    for row, point, line in zip(rows, values, intervals, strict=True):
-        found = getattr(row, kind)
-        assert list(point.get_xdata()) == [found.value]
-        assert list(line.get_xdata()) == [found.low, found.high]
-        significant = row.holm[kind] <= 0.05
-        assert (point.get_markerfacecolor() == COLOURS[0]) == significant
-    assert [text.get_text() for text in ax.texts][:-1] == [str(getattr(r, kind).n) for r in rows]
+    lines = [line for line in ax.lines if len(set(line.get_ydata())) == 1]
+    points = [line for line in lines if line.get_marker() == "o"]
+    intervals = [line for line in lines if line.get_marker() == "None"]
+    for row, point, line in zip(rows, points, intervals, strict=True):
+        assert list(point.get_xdata()) == [row.judged.value]
+        assert list(line.get_xdata()) == [row.judged.low, row.judged.high]
+        assert (point.get_markerfacecolor() == COLOURS[0]) == row.is_finding
+    assert ax.get_xlabel() == "ρ with the gap of the losses"
 
 
 def test_both_kinds_of_point_occur(statistics):
     # Meta-test: the check of filled points above would pass on a population of one kind.
-    significant = {row.holm["spearman"] <= 0.05 for row in statistics.measures.values()}
-    assert significant == {True, False}
+    assert {row.is_finding for row in statistics.measures.values()} == {True, False}
 
 
-def test_grey_squares_hold_the_confounders_fixed(statistics):
-    ax = studies.correlations(statistics, "spearman")
-    squares = [line for line in ax.lines if line.get_marker() == "s"]
-    rows = sorted(statistics.measures.values(), key=lambda row: -row.spearman.value)
-    partial = [row.partial_spearman.value for row in rows if row.partial_spearman is not None]
-    assert [line.get_xdata()[0] for line in squares] == partial
-    assert "given norms.weight" in ax.get_title(loc="left")
+def test_outcomes_stand_side_by_side_and_keep_their_rows(outcomes):
+    other = {name: outcomes["gap"][name] for name in ("norms.weight", "relative.kappa")}
+    first, second = studies.correlations({**outcomes, "test_error": other}).axes
+    assert first.get_ylim() == second.get_ylim()
+    assert [axis.get_xlabel()[11:] for axis in (first, second)] == [
+        "gap of the losses",
+        "test error",
+    ]
+    assert sum(line.get_marker() == "o" for line in second.lines) == 2
 
 
-def test_what_has_no_correlation_says_why(statistics):
-    row = statistics.measures["norms.weight"]
-    reason = "the measure is the same in all 30 runs"
-    undefined = dataclasses.replace(row.spearman, value=math.nan, low=math.nan, reason=reason)
-    rows = dict(statistics.measures) | {
-        "norms.weight": dataclasses.replace(row, spearman=undefined)
-    }
-    ax = studies.correlations(dataclasses.replace(statistics, measures=rows))
+def test_what_has_no_correlation_says_so(outcomes):
+    found = outcomes["gap"]["norms.weight"]
+    undefined = dataclasses.replace(found.judged, value=math.nan, low=math.nan)
+    row = {"norms.weight": dataclasses.replace(found, judged=undefined)}
+    [ax] = studies.correlations({"gap": {**outcomes["gap"], **row}}).axes
     assert [label.get_text() for label in ax.get_yticklabels()][-1] == "norms.weight"
-    assert reason in [text.get_text() for text in ax.texts]
+    assert [text.get_text() for text in ax.texts] == ["undefined"]
 
 
 def test_cells_are_spearmans_of_the_runs_both_measures_have(population):
@@ -90,7 +85,7 @@ def test_cells_of_a_constant_measure_are_empty(population):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda p, s: studies.correlations(s, "spearmann"), "'kind' must be one of spearman"),
+        (lambda p, s: studies.correlations({}), "'outcomes' must have at least one measure"),
         (lambda p, s: studies.agreement(p, ["norm.weight"]), "Did you mean 'norms.weight'"),
         (lambda p, s: studies.agreement(p, []), "at least one measure"),
         (lambda p, s: studies.agreement(p, target="loss"), "'target' must be one of"),

@@ -42,16 +42,17 @@ def test_boxes_stand_at_the_quartiles_and_every_run_is_a_point(population):
 def test_two_settings_split_the_boxes(population):
     ax = studies.boxes(population, "gap", "optimizer", split="lr")
     boxes = box_lines(ax)
-    assert len(boxes) == 6
+    assert len(boxes) == 15
     expected = [
         np.percentile(values_of(population, "gap", optimizer=name, lr=lr), 25)
-        for lr in (0.01, 0.1)
+        for lr in (0.001, 0.003, 0.01, 0.03, 0.1)
         for name in ("sgd", "adam", "adamw")
     ]
     assert [min(box.get_ydata()) for box in boxes] == pytest.approx(expected)
-    assert len({box.get_color() for box in boxes}) == 2
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0.01", "0.1"]
-    assert "n = 5 runs a box" in ax.get_title(loc="left")
+    assert len({box.get_color() for box in boxes}) == 5
+    shown = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert shown == ["0.001", "0.003", "0.01", "0.03", "0.1"]
+    assert "n = 2 runs a box" in ax.get_title(loc="left")
 
 
 def test_runs_without_the_number_are_left_out_and_counted(population):
@@ -83,11 +84,12 @@ def test_training_is_the_median_and_the_quartiles_of_the_runs(population):
 
 def test_training_by_a_setting_has_a_line_a_value(population):
     ax = studies.training(population, "train_loss", by="lr")
-    assert [line.get_label() for line in ax.lines] == ["0.01 (n = 15)", "0.1 (n = 15)"]
-    assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines}) == 2
+    rates = ("0.001", "0.003", "0.01", "0.03", "0.1")
+    assert [line.get_label() for line in ax.lines] == [f"{rate} (n = 6)" for rate in rates]
+    assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines}) == 5
     runs = [row["run"] for row in population.rows if row["lr"] == 0.1]
     first = [population.epochs[run][0]["train_loss"] for run in runs]
-    assert ax.lines[1].get_ydata()[0] == pytest.approx(plain.median(first))
+    assert ax.lines[-1].get_ydata()[0] == pytest.approx(plain.median(first))
 
 
 def test_runs_that_diverged_are_left_out_of_training_and_counted(population):

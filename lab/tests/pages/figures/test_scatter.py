@@ -68,7 +68,8 @@ def test_every_value_of_a_setting_has_a_colour_a_shape_and_its_own_points(popula
 
 def test_numbers_of_a_setting_are_in_order(population):
     ax = studies.measure_against(population, "relative.kappa", colour="lr")
-    assert [line.get_label().split()[0] for line in ax.lines[::2]] == ["0.01", "0.1"]
+    values = [line.get_label().split()[0] for line in ax.lines[::2]]
+    assert values == ["0.001", "0.003", "0.01", "0.03", "0.1"]
 
 
 @pytest.mark.parametrize(

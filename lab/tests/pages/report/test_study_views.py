@@ -38,6 +38,7 @@ def caption(shown) -> str:
 
 
 def draw_all(shown) -> None:
+    shown.evaluate("document.querySelectorAll('section > details').forEach(d => d.open = true)")
     for figure in shown.locator("figure").all():
         figure.scroll_into_view_if_needed()
         figure.locator(".main-svg").first.wait_for()
@@ -85,9 +86,28 @@ def test_names_of_settings_leave_room_for_the_points(open_page, tmp_path, width)
     assert shown.locator("#scatter .nsewdrag").first.bounding_box()["height"] > 200
 
 
+@pytest.mark.parametrize("width", [1280, 400])
+def test_names_in_the_first_picture_do_not_collide(open_page, page, width):
+    shown = open_page(render(page), width=width)
+    shown.locator("#outcomes").scroll_into_view_if_needed()
+    shown.locator("#outcomes .main-svg").first.wait_for()
+    boxes = shown.evaluate(
+        """() => [...document.querySelectorAll("#outcomes .main-svg text")]
+             .map(e => e.getBoundingClientRect()).filter(b => b.width)
+             .map(b => [b.left, b.top, b.right, b.bottom])"""
+    )
+    frame = shown.locator("#outcomes .plot").bounding_box()
+    assert len(boxes) > 3 * 5 + 3
+    for i, (left, top, right, bottom) in enumerate(boxes):
+        assert frame["x"] - 1 <= left < right <= frame["x"] + frame["width"] + 1
+        for other in boxes[:i]:
+            apart = left >= other[2] or other[0] >= right or top >= other[3] or other[1] >= bottom
+            assert apart, (boxes[i], other)
+
+
 def test_correlations_are_sorted_as_numbers(open_page, page, done):
     shown = open_page(render(page))
-    heading = shown.locator("#correlations").get_by_role("button", name="ρ, all runs")
+    heading = shown.locator("#correlations").get_by_role("button", name="ρ").first
     heading.click()
     found = [cell.inner_text() for cell in shown.locator("#correlations tbody th").all()]
     gap = column(done, "gap")

@@ -140,11 +140,13 @@ def _settings(page: Page, links: Links) -> str:
 
 
 def _section(section: Section, links: Links) -> str:
-    parts = "\n".join(_part(part, links) for part in section.parts)
-    return (
-        f'<section id="{section.id}" aria-labelledby="{section.id}-title">\n'
-        f'<h2 id="{section.id}-title">{escape(section.title)}</h2>\n{parts}\n</section>'
-    )
+    inside = "\n".join(_part(part, links) for part in section.parts)
+    heading = f'<h2 id="{section.id}-title">{escape(section.title)}</h2>'
+    if section.folded:
+        inside = f"<details><summary>{heading}</summary>\n{inside}\n</details>"
+    else:
+        inside = f"{heading}\n{inside}"
+    return f'<section id="{section.id}" aria-labelledby="{section.id}-title">\n{inside}\n</section>'
 
 
 def _part(part: Part, links: Links) -> str:

@@ -11,7 +11,6 @@ from spiritlevel.ground.errors import SpiritlevelError
 from ...population.outcome_names import TARGETS
 from ...population.population import Population
 from ...population.storage.store import Store
-from ...statistics import Correlation, spearman
 
 QUARTILES = (0.25, 0.5, 0.75)
 EPOCH_WORDS = {
@@ -77,14 +76,6 @@ def pairs(x: Sequence[float], y: Sequence[float], *, log: str = "") -> Pairs:
         missing=len(x) - len(finite),
         not_positive=len(finite) - len(drawn),
     )
-
-
-def rank_correlation(x: Sequence[float], y: Sequence[float]) -> str:
-    """Spearman's ρ with its interval, of all finite points, also those an axis leaves out."""
-    correlation: Correlation = spearman(x, y)
-    if math.isnan(correlation.value):
-        return f"ρ undefined: {correlation.reason}"
-    return f"Spearman ρ {correlation}"
 
 
 def spans_decades(values: Sequence[float]) -> bool:

@@ -1,111 +1,82 @@
-"""What every measure says about the target, with its interval."""
+"""What every measure says about the outcomes, with the interval that judges it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import textwrap
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from spiritlevel.ground.errors import SpiritlevelError, brief
+from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.pages.figures.style import (
     COLOURS,
     COLUMN,
     GREY,
+    PAGE,
+    PRINT_DPI,
     PRINT_FONT,
-    new_axes,
+    new_figure,
     shown,
     tidy,
-    title,
 )
 
-from ...statistics import Correlation, MeasureStatistics, StudyStatistics
-from ...statistics.text import percent
+from ...statistics import Association, Associations
+from ..study_answer import in_words, strength
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Kind = Literal["spearman", "pearson", "kendall"]
-SYMBOLS: dict[str, str] = {"spearman": "Spearman ρ", "pearson": "Pearson r", "kendall": "Kendall τ"}
-APART = 0.17  # of a row: between a correlation and the same given the confounders
+    from matplotlib.figure import Figure
 
 
-def correlations(
-    statistics: StudyStatistics,
-    kind: Kind = "spearman",
-    *,
-    target: str = "target",
-    ax: Axes | None = None,
-) -> Axes:
-    """Every measure's correlation with the target and its interval, the largest on top.
+def correlations(outcomes: Mapping[str, Associations], *, tests: int | None = None) -> Figure:
+    """Spearman's ρ of every measure with each outcome, side by side; the strongest on top.
 
-    Filled points are significant after Holm's correction over all measures. Where the study has
-    confounders, grey squares are the same correlation with these held fixed.
+    Lines are the intervals that judge it; full circles are clear after Holm's correction.
 
     Args:
-        statistics: as `spiritlevel_lab.population.population_statistics.statistics` gives it.
-        kind: "spearman", "pearson" or "kendall", which has no form with confounders held fixed.
-        target: what to call it.
-        ax: where to draw; None makes a figure one column wide.
+        outcomes: by name, the one that decides the order first, as from
+            `spiritlevel_lab.population.population_statistics.side_by_side`.
+        tests: measures that Holm's correction was for; None: those that are there.
     """
-    if kind not in SYMBOLS:
-        raise SpiritlevelError(
-            f"The 'kind' must be one of {', '.join(SYMBOLS)}. Got {brief(kind)}."
-        )
-    rows = sorted(statistics.measures.values(), key=lambda row: _order(getattr(row, kind)))
-    ax = new_axes(ax, COLUMN, 0.9 + 0.22 * len(rows))
-    alpha = 1 - statistics.confidence
-    partials = [getattr(row, f"partial_{kind}", None) for row in rows]
-    shift = APART if any(partials) else 0.0
+    if not outcomes or not all(outcomes.values()):
+        raise SpiritlevelError("The 'outcomes' must have at least one measure each. Got none.")
+    first = next(iter(outcomes.values()))
+    names = sorted(first, key=lambda name: strength(first[name]), reverse=True)
+    width = COLUMN if len(outcomes) == 1 else PAGE
+    figure = new_figure(width, 0.9 + 0.22 * len(names), dpi=PRINT_DPI)
+    panels = figure.subplots(1, len(outcomes), sharey=True, squeeze=False)[0]
+    for ax, (outcome, found) in zip(panels, outcomes.items(), strict=True):
+        for y, name in enumerate(names):
+            if name in found:
+                _interval(ax, y, found[name])
+        ax.axvline(0, color=GREY, linewidth=0.8, zorder=1)
+        ax.set_xlim(-1.05, 1.05)
+        ax.set_xlabel(f"ρ with the {shown(in_words(outcome))}")
+        tidy(ax, font=PRINT_FONT)
+        ax.grid(False, axis="y")
+    panels[0].set_yticks(range(len(names)), [shown(name) for name in names])
+    panels[0].set_ylim(len(names) - 0.4, -0.6)
+    counts = {each.judged.n for found in outcomes.values() for each in found.values()}
+    low, high = min(counts), max(counts)
+    number = str(low) if low == high else f"{low} to {high}"
+    said = (
+        f"Spearman's ρ, n = {number}. Lines: the widest of the intervals that count what networks "
+        f"share. Full circles: clear after Holm's correction over {tests or len(names)} measures."
+    )
+    look: dict[str, Any] = {"fontsize": PRINT_FONT - 0.5, "color": GREY}
+    letters = round(width * 17)  # that fit side by side
+    figure.suptitle(textwrap.fill(said, letters), x=0.01, ha="left", **look)
+    return figure
+
+
+def _interval(ax: Axes, y: float, found: Association) -> None:
+    value, low, high = found.judged.value, found.judged.low, found.judged.high
     small: dict[str, Any] = {"fontsize": PRINT_FONT - 1, "color": GREY, "va": "center"}
-    for y, (row, given) in enumerate(zip(rows, partials, strict=True)):
-        correlation: Correlation = getattr(row, kind)
-        filled = row.holm.get(kind, math.nan) <= alpha
-        _interval(ax, y - shift, correlation, "o", COLOURS[0], filled=filled)
-        if given is not None:
-            significant = row.holm.get(f"partial_{kind}", math.nan) <= alpha
-            _interval(ax, y + shift, given, "s", GREY, filled=significant)
-        if math.isnan(correlation.value):
-            ax.text(0, y, shown(correlation.reason), ha="center", **small)
-        ax.text(1.02, y, str(correlation.n), transform=ax.get_yaxis_transform(), **small)
-    ax.text(1.02, len(rows) - 0.3, "n", transform=ax.get_yaxis_transform(), **small)
-    ax.axvline(0, color=GREY, linewidth=0.8, zorder=1)
-    ax.set_yticks(range(len(rows)), [shown(row.name) for row in rows])
-    ax.set_ylim(len(rows) - 0.5, -0.6)
-    ax.set_xlim(-1.05, 1.05)
-    ax.set_xlabel(f"{SYMBOLS[kind]} with the {shown(target.replace('_', ' '))}")
-    tidy(ax, font=PRINT_FONT)
-    ax.grid(False, axis="y")
-    title(ax, *_legend_lines(statistics, rows, kind, given=shift > 0))
-    return ax
-
-
-def _order(correlation: Correlation) -> tuple[bool, float]:
-    undefined = math.isnan(correlation.value)
-    return undefined, 0.0 if undefined else -correlation.value
-
-
-def _interval(
-    ax: Axes, y: float, found: Correlation, marker: str, colour: str, *, filled: bool
-) -> None:
-    if math.isnan(found.value):
+    if math.isnan(value):
+        ax.text(0, y, "undefined", ha="center", **small)
         return
-    if not math.isnan(found.low):
-        ax.plot([found.low, found.high], [y, y], "-", color=colour, linewidth=1, zorder=2)
-    face = colour if filled else "white"
-    ax.plot(found.value, y, marker, color=colour, markerfacecolor=face, markersize=4, zorder=3)
-
-
-def _legend_lines(
-    found: StudyStatistics, rows: Sequence[MeasureStatistics], kind: Kind, *, given: bool
-) -> list[str]:
-    tests = found.holm[kind].num_tests
-    lines = [
-        f"lines: {percent(found.confidence)} intervals; filled: p ≤ {1 - found.confidence:.2g} "
-        f"after Holm's correction over {tests} measures",
-    ]
-    if given:
-        given_names = ", ".join(map(shown, found.confounders))
-        lines.append(f"grey squares: given {given_names}")
-    if found.without_target:
-        lines.append(f"{found.without_target} of {found.n} runs have no finite target")
-    return lines
+    colour = COLOURS[0] if found.is_clear else GREY
+    if not math.isnan(low):
+        ax.plot([low, high], [y, y], "-", color=colour, linewidth=1, zorder=2)
+    face = colour if found.is_clear else "white"
+    ax.plot(value, y, "o", color=colour, markerfacecolor=face, markersize=4, zorder=3)

@@ -21,11 +21,13 @@ from spiritlevel.pages.figures.style import (
     title,
     y_label,
 )
-from spiritlevel.records.content import fitted_line
+from spiritlevel.records.content import CorrelationCell, fitted_line
 
 from ...population.population import Population
+from ...population.population_statistics import judged_pair
 from ...population.storage.store import Store
-from .columns import Pairs, axis_title, finished, pairs, rank_correlation
+from ...statistics import Judged
+from .columns import Pairs, axis_title, finished, pairs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +45,7 @@ def measure_against(
     view: View = "log",
     colour: str | None = None,
     legend: bool = True,
+    judged: Judged | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """A measure across, the target upwards, one point per finished run.
@@ -57,6 +60,7 @@ def measure_against(
         colour: a setting, such as "lr", whose values get a colour and a shape of their own, and a
             line by least squares where they have 4 runs or more.
         legend: whether to name these values.
+        judged: the correlation with the interval that judges it, where it is known already.
         ax: where to draw; None makes a figure one column wide.
     """
     population = finished(study)
@@ -79,8 +83,18 @@ def measure_against(
     ax.set_xlabel(shown(measure))
     y_label(ax, axis_title(target))
     tidy(ax, font=PRINT_FONT)
-    title(ax, rank_correlation(x, y), points.text)
+    judged = judged_pair(population, measure, target) if judged is None else judged
+    title(ax, _correlation(judged, len(population.done)), points.text)
     return ax
+
+
+def _correlation(judged: Judged, drawn: int) -> str:
+    """Spearman's ρ of all runs that are judged, also of those that an axis leaves out."""
+    if math.isnan(judged.value):
+        return f"ρ undefined: {judged.reason}"
+    cell = CorrelationCell(judged.value, judged.low, judged.high)
+    of = f" of {judged.n} judged" if judged.n < drawn else ""
+    return f"Spearman ρ {cell.shown}{of} {cell.interval or '(no interval)'}"
 
 
 def bound(study: Store | Population, measure: str = BOUND, *, ax: Axes | None = None) -> Axes:

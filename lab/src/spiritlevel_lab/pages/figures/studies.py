@@ -13,6 +13,7 @@ from spiritlevel.ground.errors import SpiritlevelError, suggestion
 from spiritlevel.pages.figures.style import COLOURS, COLUMN, MARKERS, PAGE, PRINT_DPI, new_figure
 
 from ...population.population import Population
+from ...population.population_statistics import side_by_side
 from ...statistics import StudyStatistics
 from .boxplots import boxes
 from .dynamics import training
@@ -68,14 +69,11 @@ def study_figures(
     left_out: dict[str, str] = {}
 
     for view in VIEWS:
-        panel = _view_panel(narrowed, target, view, colour)
+        panel = _view_panel(narrowed, target, view, colour, statistics)
         key = colour if view != "density" else None
         drawn |= dict(_pages(f"{target}-{view}", names, panel, same_y=True, legend=key))
-    shown_statistics = dataclasses.replace(
-        statistics, measures={name: statistics.measures[name] for name in names}
-    )
     if names:
-        drawn["correlations"] = lambda: _of(correlations(shown_statistics, target=target))
+        drawn["correlations"] = lambda: _correlations(population, statistics, target, names)
         drawn["agreement"] = lambda: _of(agreement(narrowed, target=target))
     else:
         left_out["correlations"] = "no run has a measure"
@@ -209,9 +207,25 @@ def _layer_panel(population: Population, colour: str | None) -> Panel:
     return lambda ax, name: layer_profile(population, name, by=colour, legend=False, ax=ax)
 
 
-def _view_panel(population: Population, target: str, view: View, colour: str | None) -> Panel:
+def _correlations(
+    population: Population, statistics: StudyStatistics, target: str, names: Sequence[str]
+) -> Figure:
+    """Of the measures that are drawn; they are judged among all."""
+    outcomes = side_by_side(population, statistics, target)
+    shown = {o: {n: found[n] for n in names if n in found} for o, found in outcomes.items()}
+    return correlations(shown, tests=len(statistics.measures))
+
+
+def _view_panel(
+    population: Population,
+    target: str,
+    view: View,
+    colour: str | None,
+    statistics: StudyStatistics,
+) -> Panel:
+    look: dict[str, Any] = {"target": target, "view": view, "colour": colour, "legend": False}
     return lambda ax, name: measure_against(
-        population, name, target=target, view=view, colour=colour, legend=False, ax=ax
+        population, name, judged=statistics[name].judged, ax=ax, **look
     )
 
 

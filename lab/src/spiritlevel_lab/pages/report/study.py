@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from spiritlevel.measures import names
 from spiritlevel.records.content import Cards, Page, Section, Text
@@ -16,13 +15,20 @@ from ...population.runs.outcomes import DIVERGED
 from ...population.settings.definition import Study, place
 from ...population.settings.networks import axes_of
 from ...population.storage.store import Store
-from ...statistics import MeasureStatistics, StudyStatistics
-from ...statistics.correlations import FINDINGS
-from ...statistics.text import JUDGED, percent
+from ...statistics import StudyStatistics
+from ..study_answer import StudyAnswer, answer
 from ..study_sections import leading_sections
-from . import study_correlations, study_figures, study_pairs, study_tables, study_training
-from .study_words import chance, coefficient, machines, named, title
+from . import (
+    study_correlations,
+    study_figures,
+    study_outcomes,
+    study_pairs,
+    study_tables,
+    study_training,
+)
+from .study_words import machines, named, title
 
+TITLE = "do the measures say how well the networks generalize?"
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Study)}
 
 
@@ -33,6 +39,7 @@ def page_of(
     resamples: int = 2000,
     population: Population | None = None,
     statistics: StudyStatistics | None = None,
+    said: StudyAnswer | None = None,
     progress: Progress | None = None,
 ) -> Page:
     """The page of a study, finished or not; a study without a finished run is refused.
@@ -43,6 +50,7 @@ def page_of(
         resamples: of the bootstrap, for this target; 0 leaves it out.
         population: of the same store, where it was read already.
         statistics: for this target, where they were computed already, with their bootstrap.
+        said: what these say, where it is known already.
         progress: called as progress(done, total, what), once the statistics are there.
     """
     study = store.study
@@ -51,86 +59,37 @@ def page_of(
         statistics = population_statistics.statistics(
             population, target=target, resamples=resamples
         )
-    best = _surest(statistics)
+    said = answer(population, statistics, target) if said is None else said
     leading = leading_sections(study, population.rows)
-    lead, pairs = _lead(statistics, best, target), None
-    if best is not None:
-        pairs = study_pairs.scatter(population, target, statistics, best.name, progress)
-    if leading is not None and pairs is not None:  # they come first: it is what was asked
-        pairs = dataclasses.replace(pairs, parts=[Text([lead]), *pairs.parts])
+    outcomes, pairs = study_outcomes.outcomes(said), None
+    if outcomes is not None and leading is not None:  # which come first: they are what was asked
+        sentences = [said.found, *said.sentences]
+        outcomes = dataclasses.replace(outcomes, parts=[Text(sentences), *outcomes.parts])
+    if said.best is not None:
+        pairs = study_pairs.scatter(population, target, said, progress)
     parts = [
         *([] if leading is None else leading.sections),
+        outcomes,
         _missing(population),
-        pairs,
         study_correlations.correlations(statistics, target),
-        study_tables.regressions(statistics, target),
-        study_figures.heatmap(population),
+        pairs,
+        study_pairs.bound(population),
         study_training.dynamics(population),
         study_figures.boxes(population),
         study_figures.layers(population),
-        study_pairs.bound(population),
+        study_figures.heatmap(population),
+        study_correlations.independent(statistics, target),
         study_tables.runs(population),
         _cards(population),
     ]
     return Page(
-        title=f"{study.name}: "
-        + (f"what the measures say about the {target}" if leading is None else leading.title),
-        lead=lead if leading is None else leading.lead,
-        facts=_facts(study, population, statistics, target),
+        title=f"{study.name}: {TITLE if leading is None else leading.title}",
+        lead=said.found if leading is None else leading.lead,
+        facts={},
         sections=[section for section in parts if section is not None],
+        highlights=said.sentences if leading is None else [],
+        settings=_facts(study, population, statistics, target),
     )
-
-
-def _surest(statistics: StudyStatistics) -> MeasureStatistics | None:
-    """A finding if there is one; the smallest corrected p, then the largest |ρ|."""
-
-    def doubt(row: MeasureStatistics) -> tuple[bool, float, float]:
-        p = row.holm.get(JUDGED)
-        size = 0.0 if p is None else -abs(row.spearman.value)
-        return not row.verdict.startswith(FINDINGS), 2.0 if p is None else p, size
-
-    return min(statistics.measures.values(), key=doubt, default=None)
-
-
-def _lead(statistics: StudyStatistics, best: MeasureStatistics | None, target: str) -> str:
-    """The clearest finding and what weakens it, or that there is none."""
-    if best is None:
-        return "No run of this study was measured: nothing can be said about the measures."
-    rank, tests = best.judged, statistics.holm[JUDGED].num_tests
-    n = rank.n
-    settings = statistics.settings
-    over = f"Over {n} runs" + (f" of {settings} settings" if settings else "")
-    if not tests:
-        return f"{over} no measure can be compared with the {target}: {rank.reason}."
-    num = "1 measure" if tests == 1 else f"{tests} measures"
-    rho = f"Spearman's ρ = {coefficient(rank)}, n = {n}"
-    p = chance(best.holm[JUDGED])
-    caveat = best.levels["spearman"].caveat if best.levels else ""
-    caveat = f" {caveat}".rstrip()
-    if not best.verdict.startswith(FINDINGS):
-        return (
-            f"{over} no measure is clearly associated with the {target}. {best.name} comes "
-            "closest: "
-            f"{rho}, {p} after Holm's correction for {num}: {best.verdict}.{caveat}"
-        )
-    direction = "rises" if best.spearman.value > 0 else "falls"
-    finding = (
-        f"{over} {best.name} is associated with the {target} most clearly: it {direction} as the "
-        f"{target} "
-        f"rises, {rho}. That survives Holm's correction for {num} ({p})"
-    )
-    partial = best.partial_spearman
-    if partial is None:
-        return f"{finding}; no confounder was measured to check it against.{caveat}"
-    confounders = ", ".join(partial.given) or "the confounders"
-    given = coefficient(partial)
-    if partial.verdict == rank.verdict:
-        left = f"and holding {confounders} fixed (ρ = {given})"
-    elif partial.verdict in FINDINGS:
-        left = f"but its sign changes when {confounders} are held fixed (ρ = {given})"
-    else:
-        left = f"but with {confounders} held fixed there is no clear association (ρ = {given})"
-    return f"{finding}{'' if left.startswith('and') else ','} {left}.{caveat}"
 
 
 def _facts(
@@ -146,16 +105,11 @@ def _facts(
         for name in ("spiritlevel", "torch", "python")
         if name in each
     }
-    resampled = {
-        row.bootstrap["spearman"].interval_method
-        for row in statistics.measures.values()
-        if row.bootstrap and not math.isnan(row.spearman.value)
-    }
     facts = {
         "study": study.name,
         "about": study.description,
         "runs": ", ".join(f"{number} {name}" for name, number in states.items() if number),
-        "n": f"{statistics.n - statistics.without_target} runs with a finite {target}",
+        "n": f"{statistics.n - statistics.without_target} runs with a finite {target} are judged",
         "judged by": title(target),
         **subject(study),
         "settings" if study.networks else "grid": "; ".join(
@@ -164,13 +118,6 @@ def _facts(
         "variants": "; ".join(study.variants),
         **({} if study.networks else {"seeds": _seeds(study)}),
         "measured with": _measured_with(study),
-        "intervals": "; ".join(
-            [
-                f"{percent(statistics.confidence)}, over runs by formula",
-                *([f"over {statistics.settings} settings"] if statistics.settings else []),
-                *sorted(resampled),
-            ]
-        ),
         "machines": machines(population.machines.values()),
         "versions": ", ".join(versions),
     }
@@ -191,7 +138,7 @@ def _seeds(study: Study) -> str:
 
 
 def _missing(population: Population) -> Section | None:
-    """Runs that the page cannot show, and why."""
+    """Runs that are not judged or not shown, and why."""
     counts = population.counts
     diverged = sum(row["outcome"] == DIVERGED for row in population.done)
     said = []
@@ -216,7 +163,9 @@ def _cards(population: Population) -> Section | None:
     """The cards of all measures but a user's own, which may not be installed here."""
     catalogue = set(names())
     with_cards = [name for name in population.measures if name in catalogue]
-    return Section("cards", "The measures", [Cards(with_cards)]) if with_cards else None
+    return (
+        Section("cards", "The measures", [Cards(with_cards)], folded=True) if with_cards else None
+    )
 
 
 def subject(study: Study) -> dict[str, str]:

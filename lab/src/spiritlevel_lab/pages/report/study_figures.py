@@ -12,7 +12,7 @@ from spiritlevel.records.content import Cell, Chart, Column, Section, Table
 
 from ...population.population import Population
 from ...statistics import Correlation, spearman
-from .study_words import finite, interval, number, quartiles, upright
+from .study_words import finite, number, quartiles, upright
 
 
 def heatmap(population: Population) -> Section | None:
@@ -35,10 +35,10 @@ def heatmap(population: Population) -> Section | None:
         "title": "Spearman ρ",
     }
     rows: list[list[Cell]] = [
-        [one, other, number(rho.value), interval(rho), rho.n, rho.excluded]
+        [one, other, number(rho.value), rho.n, rho.excluded]
         for (one, other), rho in correlations.items()
     ]
-    titles = ("measure", "other measure", "Spearman ρ", "95% of ρ", "n", "out")
+    titles = ("measure", "other measure", "Spearman ρ", "n", "out")
     pairs = Table(list(map(Column, titles)), rows, id="heatmap-values", title="Pairs of measures")
     chart = Chart(
         "heatmap",
@@ -47,10 +47,10 @@ def heatmap(population: Population) -> Section | None:
         data,
         pairs,
         f"Spearman's ρ of each pair over up to {len(population.done)} runs; point at a cell for "
-        "its n and interval, which are also in the table. Two measures near ±1 order the "
+        "its n. Two measures near ±1 order the "
         "runs alike: what one says about the gap, the other says too.",
     )
-    return Section("heatmap-section", "Measures with each other", [chart])
+    return Section("heatmap-section", "Measures with each other", [chart], folded=True)
 
 
 def _cell(
@@ -63,7 +63,7 @@ def _note(correlations: Mapping[tuple[str, str], Correlation], one: str, other: 
     if one == other:
         return "the measure itself"
     rho = _of(correlations, one, other)
-    return f"{interval(rho) or rho.reason}, n = {rho.n}"
+    return f"n = {rho.n}{', ' * bool(rho.reason)}{rho.reason}"
 
 
 def _of(correlations: Mapping[tuple[str, str], Correlation], one: str, other: str) -> Correlation:
@@ -104,7 +104,7 @@ def boxes(population: Population) -> Section | None:
     )
     values_table = Table(columns, rows, id="boxes-values", title="The boxes in numbers")
     chart = Chart("boxes", "By setting", "boxes", data, values_table, caption)
-    return Section("boxes-section", "What the settings do", [chart])
+    return Section("boxes-section", "What the settings do", [chart], folded=True)
 
 
 def layers(population: Population) -> Section | None:
@@ -151,7 +151,7 @@ def layers(population: Population) -> Section | None:
         "Layers are sorted by name, not by their order in the network."
     )
     chart = Chart("layers", "Layer by layer", "lines", data, values, caption)
-    return Section("layers-section", "Layers", [chart])
+    return Section("layers-section", "Layers", [chart], folded=True)
 
 
 def _by_layer(population: Population, measure: str) -> dict[str, list[float]]:

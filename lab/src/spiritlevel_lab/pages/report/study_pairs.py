@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from spiritlevel.records.content import Cell, Chart, Column, Section, Table, Text
@@ -11,19 +11,9 @@ from spiritlevel.results import Progress
 
 from ...population.outcome_names import TARGETS
 from ...population.population import Population, label
-from ...statistics import Correlation, Regression, StudyStatistics, regression
-from ...statistics.text import percent
-from .study_words import (
-    chance,
-    coefficient,
-    finite,
-    interval,
-    number,
-    quartiles,
-    setting,
-    short,
-    title,
-)
+from ...statistics import Association, Associations, Correlation, Regression, regression
+from ..study_answer import StudyAnswer, cell_of, chance, in_words
+from .study_words import finite, number, quartiles, setting, short, title
 
 MOST_CELLS = 6000  # of the table below the picture; beyond, each measure is summed up in a row
 MOST_COLOURS = 16  # settings that can be told apart by colour and shape
@@ -31,33 +21,28 @@ BOUND = "bound.generalization"
 
 
 def scatter(
-    population: Population,
-    target: str,
-    statistics: StudyStatistics,
-    best: str,
-    progress: Progress | None,
+    population: Population, target: str, said: StudyAnswer, progress: Progress | None
 ) -> Section | None:
     """The measures against the targets, with linear, log and density views."""
-    wanted = dict.fromkeys(
-        (*population.targets, target)
-    )  # which may be a number of the study's own
+    wanted = dict.fromkeys((*said.outcomes, *population.targets))  # a number of the study's own too
     targets = [name for name in wanted if finite(population.done, name)]
     measures = [name for name in population.measures if name != target]
-    if not targets or not measures:
+    if not targets or not measures or said.best is None:
         return None
     pairs = []
     for i, name in enumerate(measures):
         if progress is not None:
             progress(i, len(measures), name)
-        again = {target: statistics[name].bootstrap}
-        pairs.append([_pair(population, name, t, again.get(t, {})) for t in targets])
+        pairs.append([_pair(population, name, t, said.outcomes.get(t, {})) for t in targets])
+    best = measures.index(said.best.name)
+    positive = all(value > 0 for value in finite(population.done, said.best.name))
     data = {
         **_points(population, measures, targets),
         "pairs": pairs,
         "chosen": {
-            "measure": measures.index(best),
+            "measure": best,
             "target": targets.index(target) if target in targets else 0,
-            "scale": "linear",
+            "scale": "log" if positive and said.best.tails.heavy else "linear",
         },
     }
     chart = Chart(
@@ -67,15 +52,19 @@ def scatter(
         data=data,
         table=_values(population, measures, targets),
         caption=(
-            f"Each point is a run: {len(population.done)} finished runs. Colour and shape show the "
-            "values of one setting; points of one colour that lie together mean that the setting "
-            "changes both numbers. Each colour has a line of its own by least squares, if it has 4 "
-            "runs or more: where these lines rise and the dashed one falls, the setting makes the "
-            "difference. Intervals below the picture treat the runs as independent; those over "
-            "settings are in the tables."
+            f"Each point is a network: {len(population.done)} were finished. "
+            f"{_shown(population)}Each colour has a line of its own by least squares, if it has 4 "
+            "networks or more: where these lines rise and the dashed one falls, the setting makes "
+            "the difference."
         ),
     )
-    return Section("scatter-section", f"Measures against the {target}", [chart])
+    return Section("scatter-section", f"Measures against the {in_words(target)}", [chart])
+
+
+def _shown(population: Population) -> str:
+    """That points are shown of networks that are not judged."""
+    number = len(population.missed)
+    return f"{number} of them are not judged. " if number and not population.mostly_missed else ""
 
 
 def bound(population: Population) -> Section | None:
@@ -168,14 +157,14 @@ def _whole_settings(population: Population) -> list[dict[str, Any]]:
 
 
 def _pair(
-    population: Population, measure: str, target: str, bootstrapped: Mapping[str, Correlation]
+    population: Population, measure: str, target: str, associated: Associations
 ) -> dict[str, Any]:
     """What is said below the picture of one pair, and the two lines through it."""
     rows = population.ended
     values, outcome = [row.get(measure) for row in rows], [row.get(target) for row in rows]
     straight = regression(values, outcome)
     pair: dict[str, Any] = {
-        "text": _words(straight.spearman, bootstrapped),
+        "text": _words(straight.spearman, associated.get(measure)),
         "line": _line(straight),
         "line_text": _line_words(straight, measure, target),
     }
@@ -186,15 +175,16 @@ def _pair(
     return pair
 
 
-def _words(rho: Correlation, bootstrapped: Mapping[str, Correlation]) -> str:
+def _words(rho: Correlation, found: Association | None) -> str:
+    """What judges the pair; where nothing does, how many points there are."""
+    if found is not None and (cell := cell_of(found.judged)) is not None:
+        judged = found.judged
+        p = "" if math.isnan(found.p) else f"; {chance(found.p)} after Holm's correction"
+        return f"Spearman's ρ = {cell}{p}, n = {judged.n}."
     counted = f"n = {rho.n}, {rho.excluded} left out"
     if math.isnan(rho.value):
         return f"Spearman's ρ is not defined: {rho.reason} ({counted})."
-    text = f"Spearman's ρ = {coefficient(rho)} ({percent(rho.confidence)}, {rho.interval_method})"
-    again = bootstrapped.get("spearman")
-    if again is not None and interval(again):
-        text += f" or {interval(again)} ({again.interval_method})"
-    return f"{text}; {chance(rho.p)} before any correction; {counted}."
+    return f"{counted}."
 
 
 def _line(fit: Regression) -> list[float] | None:
@@ -208,8 +198,7 @@ def _line_words(fit: Regression, measure: str, target: str) -> str:
         return f"No line: {fit.reason}."
     return (
         f"Line by least squares: {target} ≈ {short(fit.intercept)} + ({short(fit.slope)}) · "
-        f"{measure}, standard error of the slope {short(fit.slope_stderr)}, "
-        f"R² = {fit.r_squared:.2f}, n = {fit.n}."
+        f"{measure}, R² = {fit.r_squared:.2f}, n = {fit.n}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The tables of a study: lines through the points, runs, failures."""
+"""The tables of a study: runs, failures."""
 
 from __future__ import annotations
 
@@ -6,42 +6,12 @@ from spiritlevel.records.content import Cell, Column, Section, Table
 
 from ...population.outcome_names import TARGETS
 from ...population.population import Population
-from ...statistics import StudyStatistics
 from .study_words import number, setting
 
 TRAINED = (  # of runs that train
     Column("ended by", "Why training ended: epochs, a loss or an accuracy reached, diverged"),
     Column("epochs"),
 )
-OUT = Column("out", "Left out: runs without a finite number for this measure or for the outcome")
-
-
-def regressions(statistics: StudyStatistics, target: str) -> Section | None:
-    """The rows of Table 3 of Taleghani et al., a line for each measure."""
-    if not statistics.measures:
-        return None
-    titles = {
-        "slope": f"Of {target} ≈ slope · measure + intercept, by least squares",
-        "intercept": "",
-        "p (slope)": "",
-        "stderr (slope)": "Standard error",
-        "R²": "Share of the outcome's variance that the line explains",
-        "n": "",
-    }
-    columns = [Column("measure"), *(Column(title, text) for title, text in titles.items()), OUT]
-    rows: list[list[Cell]] = []
-    for name, row in statistics.measures.items():
-        line = row.regression
-        values = (line.slope, line.intercept, line.p_slope, line.slope_stderr, line.r_squared)
-        rows.append([name, *map(number, values), line.n, line.excluded])
-    caption = (
-        f"A straight line for each measure, {target} against measure, as in Table 3 of Taleghani "
-        "et al.; p before any correction. Its correlations are in the tables above."
-    )
-    lines = Table(
-        columns, rows, id="regressions", title="Lines through the points", caption=caption
-    )
-    return Section("regressions-section", "Regression", [lines])
 
 
 def runs(population: Population) -> Section:
@@ -79,7 +49,7 @@ def runs(population: Population) -> Section:
     parts: list[Table] = [Table(columns, rows, id="runs", title=f"All {len(rows)} runs")]
     if failures := _failures(population):
         parts.insert(0, failures)
-    return Section("runs-section", "Runs", parts)
+    return Section("runs-section", "Runs", parts, folded=True)
 
 
 def _meaning(name: str, *, trained: bool) -> str:

@@ -60,7 +60,7 @@ def dynamics(population: Population) -> Section | None:
         f"numbers that are not finite are left out.{thinned}"
     )
     chart = Chart("dynamics", "While training", "lines", data, table, caption)
-    return Section("dynamics-section", "Training", [chart])
+    return Section("dynamics-section", "Training", [chart], folded=True)
 
 
 def _curves(

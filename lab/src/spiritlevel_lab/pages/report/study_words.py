@@ -9,27 +9,10 @@ from typing import Any
 
 from spiritlevel.measures import get, names
 from spiritlevel.pages.report.page import LINE
-from spiritlevel.records.content import Cell, CorrelationCell
+from spiritlevel.records.content import Cell
 
 from ...population.outcome_names import TARGETS
 from ...population.population import label
-from ...statistics import Correlation
-
-SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off than the p
-
-
-def interval(correlation: Correlation) -> str | None:
-    """Both ends of the interval in brackets; None where there is none."""
-    return CorrelationCell(correlation.value, correlation.low, correlation.high).interval or None
-
-
-def coefficient(correlation: Correlation) -> str:
-    """The value with its interval."""
-    if math.isnan(correlation.value):
-        return f"not defined: {correlation.reason}"
-    return f"{correlation.value:+.2f} ".replace("-", "−") + (
-        interval(correlation) or "without interval"
-    )
 
 
 def short(value: float) -> str:
@@ -39,15 +22,6 @@ def short(value: float) -> str:
     '−0.1235'
     """
     return f"{value:.4g}".replace("-", "−")
-
-
-def chance(p: float) -> str:
-    """A p-value as text.
-
-    >>> chance(0.0312), chance(0.0)
-    ('p = 0.031', 'p < 1e-12')
-    """
-    return f"p < {SMALLEST_P:g}" if p < SMALLEST_P else f"p = {p:.2g}"
 
 
 def meaning(name: str) -> str:
@@ -99,6 +73,11 @@ def number(value: Any) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.6g}")
+
+
+def two_digits(p: float | None) -> float | None:
+    """A p-value with two digits, which is more than is known of it."""
+    return number(None if p is None or math.isnan(p) else float(f"{p:.2g}"))
 
 
 def finite(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 from spiritlevel.training.stopping import FlatnessStopping, Rule
 
@@ -20,6 +21,7 @@ from .keys import (
 
 RULES: tuple[Rule, ...] = ("loss", "flatness", "both", "trend")
 FLATNESS = "head.kappa"  # what a rule on flatness looks at, as in paper 000
+AT_LEAST = "train_accuracy"  # of the levels; the others are reached from above
 LEVELS = ("train_loss", "train_accuracy", "running_loss", "gradient_norm", "head_gradient")
 OF_THE_RULE = ("patience", "tolerance", "measure")
 
@@ -79,3 +81,18 @@ class StopSettings(SettingsSection):
         return FlatnessStopping(
             cast("Rule", self.rule), patience=self.patience, tolerance=self.tolerance
         )
+
+
+def criterion(stop: Mapping[str, Any]) -> str:
+    """What a training must come to, in words; "" where only its epochs or a rule end it.
+
+    >>> criterion({"train_loss": 0.01}), criterion({"rule": "loss"})
+    ('a training loss of at most 0.01', '')
+    """
+    said = [
+        f"a {name.replace('_', ' ').replace('train ', 'training ')} of at "
+        f"{'least' if name == AT_LEAST else 'most'} {stop[name]:g}"
+        for name in LEVELS
+        if stop.get(name) is not None
+    ]
+    return " or ".join(said)

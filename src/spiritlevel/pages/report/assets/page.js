@@ -113,6 +113,7 @@
     };
     return Plotly.react(element, traces, merged(base, layout), {
       displaylogo: false, responsive: false, showTips: false,
+      displayModeBar: layout.dragmode === false ? false : "hover", // nothing to zoom: no tools
       modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d"],
     });
   };
@@ -204,7 +205,7 @@
     kinds, theme, text, shortened, distinct, legendHeight, ink, number, draw, choice, buttons, controlled, tables: null,
   };
 
-  // -- pictures: drawn when they come near the screen, all of them before printing -------------
+  // -- pictures: drawn when they come near the screen, those that are open before printing -------------
   const plots = () => [...document.querySelectorAll(".plot")];
   const dataOf = new WeakMap();
   const drawn = new WeakMap(); // the width it was drawn at
@@ -243,17 +244,13 @@
     await Plotly.downloadImage(inner, { format, scale: format === "png" ? 2 : 1, filename: figure.id });
   };
 
-  // -- printing: light, everything drawn and unfolded -------------------------------------------
-  let folded = [];
+  // -- printing: light, all drawn that is open -----------------------------------------------------
   addEventListener("beforeprint", () => {
     printing = true;
-    folded = [...document.querySelectorAll("details:not([open])")];
-    for (const details of folded) details.open = true;
-    plots().forEach(show);
+    plots().filter(element => element.clientWidth).forEach(show);
   });
   addEventListener("afterprint", () => {
     printing = false;
-    for (const details of folded) details.open = false;
     redraw();
   });
 
@@ -293,12 +290,13 @@
   document.addEventListener("keydown", event => { if (event.key === "Escape") { explained = null; place(); } });
   addEventListener("scroll", place, { passive: true, capture: true });
 
-  // -- a link to a card opens the card -------------------------------------------------------------
+  // -- a link to what is folded opens it -------------------------------------------------------------
   const openTarget = () => {
     let id = location.hash.slice(1);
     try { id = decodeURIComponent(id); } catch { return; }
     const target = document.getElementById(id);
-    if (target?.tagName === "DETAILS") target.open = true;
+    let folded = target?.closest("details") ?? target?.querySelector(":scope > details");
+    for (; folded; folded = folded.parentElement.closest("details")) folded.open = true;
   };
   addEventListener("hashchange", openTarget);
 

@@ -90,7 +90,7 @@
         text: here.map(described), hoverinfo: "text", showlegend: label !== null,
         marker: dense ? { size: 3, color: theme.muted, opacity: 0.7 }
           : { size, color: theme.palette[k % theme.palette.length], opacity: 0.85,
-              symbol: SYMBOLS[k % SYMBOLS.length], line: { width: 0.5, color: theme.background } },
+              symbol: SYMBOLS[(k + Math.floor(k / theme.palette.length)) % SYMBOLS.length], line: { width: 0.5, color: theme.background } },
         legendgroup: `group ${k}`,
       });
       const own = label === null ? null : lineOf(here, logX);
