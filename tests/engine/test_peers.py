@@ -59,8 +59,8 @@ def test_backpack_agrees_on_the_hessian_of_a_smooth_network(generator):
     report = sl.measure(model, (x, y), measures="curvature.trace")
     found, trace = report.layers["curvature.trace"], report["curvature.trace"]
     assert trace.exact
-    # 2 columns of the loss and 16 of elements, two passes that weigh these, three for the plan
-    # and the look at its gradient; BackPACK pulls 3 + 16 columns
+    # 2 columns of the loss and 16 of elements, and two passes that weigh these; BackPACK pulls 3
+    # columns of the loss, and one of either sign for each element
     assert sweep_passes(model, x, y) == 2 + 16 + 2
     extended = backpack.extend(model)
     loss = backpack.extend(nn.CrossEntropyLoss())(extended(x), y)

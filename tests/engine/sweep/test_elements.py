@@ -153,6 +153,7 @@ def check(model, data, mean_loss=F.cross_entropy, rel=1e-10, **options):
     return report
 
 
+@pytest.mark.sampled(2)  # the others at night
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_hessian_of_every_layer_is_exact(name, generator):
     build, inputs = NETWORKS[name]
