@@ -44,8 +44,7 @@ from .workspace import Workspace
 A_FEW_SAMPLE_PROBES, SWEEP = 24, 5
 # A look at weight probes costs 13, so many must be needed. And these vary less only where the noise
 # of the samples has rank one: in so much of the weights at least.
-MANY_SAMPLE_PROBES, RANK_ONE = 48, 0.1
-TELLING = 8  # sample probes that tell how many are needed
+MANY_SAMPLE_PROBES, RANK_ONE, TELLING = 48, 0.1, 8  # and so many tell how many are needed
 WEIGHT_PROBE = 2  # what one costs, in sample probes: a product needs the gradients of all weights
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
@@ -367,7 +366,8 @@ class FewProbes(RowDraws):
         if self.estimate().unknown:
             return False
         budget = self.budget(self.rows.precision)
-        return 1.05 * sufficient_count(self, budget) > budget.max_passes
+        trusted = 1 if self.count >= TELLING else GROWTH  # two alone say little
+        return 1.05 * sufficient_count(self, budget) > trusted * budget.max_passes
 
     def next_stage(self, estimate: Estimate, enough: float) -> int:
         """All that seem to be needed; without an interval, as many as often give one."""
