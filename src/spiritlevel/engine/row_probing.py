@@ -41,11 +41,10 @@ from .workspace import Workspace
 
 # A sample probe costs 1.1 forward-backwards, and two of the residual 3, before a sweep of at least
 # 5: up to so many of the Hessian are drawn without looking at the residual.
-A_FEW_SAMPLE_PROBES = 24
+A_FEW_SAMPLE_PROBES, SWEEP = 24, 5
 # A look at weight probes costs 13, so many must be needed. And these vary less only where the noise
 # of the samples has rank one: in so much of the weights at least.
-MANY_SAMPLE_PROBES, RANK_ONE = 48, 0.1
-TELLING = 8  # sample probes that tell how many are needed
+MANY_SAMPLE_PROBES, RANK_ONE, TELLING = 48, 0.1, 8  # and so many tell how many are needed
 WEIGHT_PROBE = 2  # what one costs, in sample probes: a product needs the gradients of all weights
 SECOND_GLANCE = 6 * PILOT  # if at least this many probes are still needed, compare 32 of each
 
@@ -139,12 +138,13 @@ class RowProbing:
         """The Hessian if a few probes of it suffice; otherwise whichever varies less."""
         self._draw_pilot("hessian")
         self.operator = "hessian"
-        if len(self.probed) == len(self.parameters):  # the residual would need a sweep besides
+        whole = len(self.probed) == len(self.parameters)  # the residual needs a sweep besides
+        if whole:
             refine(FewProbes(self), FewProbes.budget(self.precision))
             if self._converged():
                 return
         self._draw_pilot("residual")
-        self._take_less_varying()
+        self._take_less_varying(price=whole * (SWEEP + self._probes.count("hessian")))
 
     def _weight_probes_are_better(self) -> bool:
         """Where many sample probes are still needed, whether weight probes would be cheaper.
@@ -186,13 +186,15 @@ class RowProbing:
             self._draw_pilot("hessian" if self.operator == "residual" else "residual")
             self._take_less_varying()
 
-    def _take_less_varying(self) -> None:
+    def _take_less_varying(self, price: float = 0.0) -> None:
+        """`price` is how many probes the residual must save, where it costs more than its own."""
         judged, count = self.of_probed(self.whole), self._probes.common
         residual = self._probes.spread("residual", judged, count)
         hessian = self._probes.spread("hessian", judged, count)
-        self.operator = "residual" if residual <= hessian else "hessian"
         without_variance = 1.0 if residual == hessian else math.inf  # if the Hessian has none
         share = residual / hessian if hessian else without_variance
+        pays = not price or (1 - share) * self.sufficient() > price
+        self.operator = "residual" if residual <= hessian and pays else "hessian"
         self.compared = f"{share:.2g} of the Hessian's variance in {count} probes of each"
 
     def uncertified(self, rows: Mapping[str, str] | Factors) -> list[str]:
@@ -356,8 +358,7 @@ class FewProbes(RowDraws):
     @staticmethod
     def budget(asked: Precision) -> Precision:
         """The precision asked for, with passes for a few probes only."""
-        most = min(A_FEW_SAMPLE_PROBES, asked.max_passes)
-        return dataclasses.replace(asked, max_passes=most)
+        return dataclasses.replace(asked, max_passes=min(A_FEW_SAMPLE_PROBES, asked.max_passes))
 
     @property
     def complete(self) -> bool:
@@ -365,7 +366,8 @@ class FewProbes(RowDraws):
         if self.estimate().unknown:
             return False
         budget = self.budget(self.rows.precision)
-        return 1.05 * sufficient_count(self, budget) > budget.max_passes
+        trusted = 1 if self.count >= TELLING else GROWTH  # two alone say little
+        return 1.05 * sufficient_count(self, budget) > trusted * budget.max_passes
 
     def next_stage(self, estimate: Estimate, enough: float) -> int:
         """All that seem to be needed; without an interval, as many as often give one."""
