@@ -380,7 +380,7 @@ def shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) ->
     """The weight probes of a kind, which all its measures share."""
 
     def make() -> WeightProbes:
-        scales = workspace.feature_scales[kind] if kind in POWERS else None
+        scales = workspace.features.scales[kind] if kind in POWERS else None
         metric = Metric(workspace.surface, kind, rows, scales)
         return WeightProbes(
             workspace.products,

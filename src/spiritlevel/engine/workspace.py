@@ -26,14 +26,7 @@ from .precision import Precision
 from .refine import refine
 from .settings import settings_of
 from .sweep.backward import Probes
-from .sweep.feature_scales import (
-    POWERS,
-    FeatureSpread,
-    Scales,
-    find_feature_spreads,
-    scales_from_spreads,
-    unseen_layers,
-)
+from .sweep.feature_scales import POWERS, StandardizedFeatures
 from .sweep.leading import Leading, Split, least_probes
 from .sweep.output_probes import OutputProbes
 from .sweep.sums import Factors, RowKind
@@ -134,21 +127,10 @@ class Workspace:
         return certify(self.surface.parameters, self.run(Needs(sweep=True)).bends)
 
     @functools.cached_property
-    def feature_spreads(self) -> tuple[dict[str, FeatureSpread], Cost]:
-        """The spread of each layer's inputs over all processes, and the cost of finding it."""
-        return find_feature_spreads(
-            self.surface, self.plan.footprint.chunk(self.memory, sweep=False)
-        )
-
-    @functools.cached_property
-    def unseen_layers(self) -> list[str]:
-        """Layers whose weight is also used outside of their own module."""
-        return unseen_layers(self.surface)
-
-    @functools.cached_property
-    def feature_scales(self) -> Scales:
-        """The scales that standardized features are divided by."""
-        return scales_from_spreads(self.feature_spreads[0])
+    def features(self) -> StandardizedFeatures:
+        """The inputs of layers, and what standardized features are divided by."""
+        chunk = self.plan.footprint.chunk(self.memory, sweep=False)
+        return StandardizedFeatures(self.surface, chunk)
 
     @property
     def product_chunk(self) -> int:
@@ -266,7 +248,7 @@ class Workspace:
             seed=self.seed,
             probes=probes,
             sites=self.activation_sites if needs.activity else None,
-            scales=self.feature_scales if needs.standardized and needs.sweep else None,
+            scales=self.features.scales if needs.standardized and needs.sweep else None,
             elements=needs.sweep and probes is None and self.takes_elements,
         )
 

@@ -33,7 +33,7 @@ def head(workspace: Workspace, name: str) -> None:
 
 def inputs(workspace: Workspace, name: str) -> None:
     """Every input of a measured layer goes through its module."""
-    if unseen := workspace.unseen_layers:
+    if unseen := workspace.features.unseen_layers:
         raise SpiritlevelError(
             f"The measure {name!r} needs every input of a layer. The weight of "
             f"{', '.join(unseen)} is also used outside its module (tied to another layer, or read "

@@ -152,7 +152,7 @@ def test_a_mean_far_from_zero_leaves_the_deviation_its_digits():
     rows = inputs_of(moved, [(x + shift, y)])["0"]
     expected = rows.numpy().std(axis=0)
     workspace = Setup().workspace(moved, [(x[:3] + shift, y[:3]), (x[3:] + shift, y[3:])])
-    spreads, cost = workspace.feature_spreads
+    spreads, cost = workspace.features.spreads
     v = spreads["0"].scale(1)
     torch.testing.assert_close(
         v / v[1], torch.from_numpy(expected / expected[1]), rtol=1e-8, atol=0

@@ -12,6 +12,7 @@ entry). A constant factor in V cancels, so V is given relative to its largest en
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -100,12 +101,65 @@ class FeatureSpread:
         return relative.where(relative >= self.smallest, 0.0)
 
 
-def scales_from_spreads(spreads: Mapping[str, FeatureSpread]) -> Scales:
-    """V for both kinds of standardized κ."""
-    return {
-        kind: {layer: spread.scale(power) for layer, spread in spreads.items()}
-        for kind, power in POWERS.items()
-    }
+class StandardizedFeatures:
+    """What goes into the layers of a network, found when it is asked for."""
+
+    def __init__(self, surface: Surface, chunk: int) -> None:
+        """`chunk` samples go through the network together."""
+        self._surface, self._chunk = surface, chunk
+
+    @functools.cached_property
+    def unseen_layers(self) -> list[str]:
+        """Layers whose weight is also used outside of their module: some input is not seen."""
+        calls: dict[str, int] = {}
+
+        def count(layer: str, a: Tensor) -> None:
+            calls[layer] = calls.get(layer, 0) + 1
+
+        surface = self._surface
+        with surface.preserved(), torch.enable_grad(), _watching(surface, count):
+            outputs, _ = surface.outputs(surface.first_samples(1), where=BatchLocation(0))
+        uses = parameter_uses(outputs)
+        return [
+            layer
+            for layer in surface.layers.matrix_rules
+            if uses.get(id(surface.layers.module(layer).weight), 0) > calls.get(layer, 0)
+        ]
+
+    @functools.cached_property
+    def spreads(self) -> tuple[dict[str, FeatureSpread], Cost]:
+        """The spread of each layer's input over the data of all processes, and its cost."""
+        surface = self._surface
+        rules = surface.layers.matrix_rules
+        before, spreads = surface.cost, dict[str, FeatureSpread]()
+        exist: Tensor | None = None
+        size = 0
+
+        def add(layer: str, a: Tensor) -> None:
+            part = _spread_of(rules[layer], surface.layers.module(layer), a, exist, size)
+            spreads[layer] = spreads[layer] + part if layer in spreads else part
+
+        with torch.no_grad(), full_precision(), surface.processes.together():
+            for where, batch in surface.chunks(self._chunk):
+                exist, size = _attention_mask(batch), _batches.num_samples(batch)
+                with _watching(surface, add):  # not while a callback may call the model
+                    surface.outputs(batch, where=where)
+        total: dict[str, FeatureSpread] = {}
+        on_host = {layer: spread.on(torch.device("cpu")) for layer, spread in spreads.items()}
+        for part in surface.processes.gather(on_host):
+            for layer, spread in part.items():
+                total[layer] = total[layer] + spread if layer in total else spread
+        total = {layer: spread.on(surface.device) for layer, spread in total.items()}
+        return total, surface.processes.total_cost(surface.cost - before)
+
+    @functools.cached_property
+    def scales(self) -> Scales:
+        """V for both kinds of standardized κ."""
+        spreads, _ = self.spreads
+        return {
+            kind: {layer: spread.scale(power) for layer, spread in spreads.items()}
+            for kind, power in POWERS.items()
+        }
 
 
 def by_column(scale: Tensor, matrix: Tensor) -> Tensor:
@@ -115,48 +169,6 @@ def by_column(scale: Tensor, matrix: Tensor) -> Tensor:
     """
     of_groups = scale.reshape(len(matrix), 1, -1)
     return of_groups.repeat(1, 1, matrix.shape[2] // of_groups.shape[2])
-
-
-def unseen_layers(surface: Surface) -> list[str]:
-    """Layers whose weight is also used outside of their module, so that some input is not seen."""
-    calls: dict[str, int] = {}
-
-    def count(layer: str, a: Tensor) -> None:
-        calls[layer] = calls.get(layer, 0) + 1
-
-    with surface.preserved(), torch.enable_grad(), _watching(surface, count):
-        outputs, _ = surface.outputs(surface.first_samples(1), where=BatchLocation(0))
-    uses = parameter_uses(outputs)
-    return [
-        layer
-        for layer in surface.layers.matrix_rules
-        if uses.get(id(surface.layers.module(layer).weight), 0) > calls.get(layer, 0)
-    ]
-
-
-def find_feature_spreads(surface: Surface, chunk: int) -> tuple[dict[str, FeatureSpread], Cost]:
-    """The spread of what goes into each layer, over the data of all processes, and its cost."""
-    rules = surface.layers.matrix_rules
-    before, spreads = surface.cost, dict[str, FeatureSpread]()
-    exist: Tensor | None = None
-    size = 0
-
-    def add(layer: str, a: Tensor) -> None:
-        part = _spread_of(rules[layer], surface.layers.module(layer), a, exist, size)
-        spreads[layer] = spreads[layer] + part if layer in spreads else part
-
-    with torch.no_grad(), full_precision(), surface.processes.together():
-        for where, batch in surface.chunks(chunk):
-            exist, size = _attention_mask(batch), _batches.num_samples(batch)
-            with _watching(surface, add):  # not while a callback may call the model
-                surface.outputs(batch, where=where)
-    total: dict[str, FeatureSpread] = {}
-    on_host = {layer: spread.on(torch.device("cpu")) for layer, spread in spreads.items()}
-    for part in surface.processes.gather(on_host):
-        for layer, spread in part.items():
-            total[layer] = total[layer] + spread if layer in total else spread
-    total = {layer: spread.on(surface.device) for layer, spread in total.items()}
-    return total, surface.processes.total_cost(surface.cost - before)
 
 
 def _spread_of(

@@ -184,7 +184,7 @@ def _standardized(workspace: Workspace, name: str, kind: RowKind) -> Measured:
 
     def measured(factors: dict[str, float] | None) -> Measurement:
         row = rows.result(factors)
-        row = dataclasses.replace(row, cost=row.cost + workspace.feature_spreads[1])
+        row = dataclasses.replace(row, cost=row.cost + workspace.features.spreads[1])
         return hessian_measurement(workspace, name, row)
 
     return Measured(measured(None), {layer: measured({layer: 1.0}) for layer in weights})
