@@ -177,9 +177,10 @@ def test_an_error_that_was_recorded_takes_findings_away():
 @pytest.mark.nightly
 @pytest.mark.parametrize("error", [0.0, 0.3, 0.5, 0.7])
 def test_confounders_with_an_error(error):
-    """Ranks leave a little of the confounder behind, so it is not 5 % at the best."""
-    _, verdicts = given(error, NIGHT)
-    assert verdicts <= 0.12
+    """0, 4, 7 and 12 % were found: ranks leave a little of the confounder behind."""
+    seen, verdicts = given(error, NIGHT)
+    assert verdicts <= 0.08 + 0.1 * error
+    assert (seen > 0.2) == (error > 0)
 
 
 def table(num):
