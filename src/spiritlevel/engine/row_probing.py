@@ -16,9 +16,10 @@ import math
 from collections.abc import Mapping
 
 from ..ground.errors import NotApplicable
-from .data_pass import NEEDS, Needs
+from .data_pass import NEEDS
 from .estimate import Estimate
 from .precision import Precision
+from .purse import PASS, PRODUCT, OverBudget
 from .refine import (
     AbstractDraws,
     Outlook,
@@ -30,10 +31,9 @@ from .refine import (
 )
 from .row_probes import AbstractRowProbes
 from .sample_probes import SampleProbes
-from .sweep.feature_scales import POWERS
+from .shared_probes import draw_both, shared_probes, sketch_size
 from .sweep.sums import Factors, RowKind
 from .weight_space.chunk_products import Operator
-from .weight_space.metrics import Metric
 from .weight_space.probes import PILOT, WeightProbes
 from .weight_space.products import SMALL
 from .workspace import Workspace
@@ -103,6 +103,9 @@ class RowProbing:
 
     def _take_weight_probes(self) -> WeightProbes:
         self.probes = probes = shared_probes(self.workspace, self.kind, self.probed)
+        if (purse := self.precision.purse) is not None:
+            count = min(PILOT, probes.directions or PILOT) - probes.passes
+            purse.claim(PASS + PRODUCT * count, f"weight probes for {self.kind}")
         return probes
 
     def _is_large(self) -> bool:
@@ -125,20 +128,37 @@ class RowProbing:
                 self.probes, self.not_by_samples = None, "sample probes vary too much"
                 return False
             self._refine(self.operator)
+        except OverBudget:
+            raise
         except NotApplicable as reason:
             self.probes, self.not_by_samples = None, f"no sample probes: {reason}"
         return self.probes is not None
 
     def _choose_by_samples(self) -> None:
         """The Hessian if a few probes of it suffice; otherwise whichever varies less."""
+        purse = self.precision.purse
+        if purse is not None:
+            if not self._probes.operators:
+                price = PASS + PRODUCT * self._probes.pilot
+                purse.claim(price, f"sample probes for {self.kind}")
+            if purse.probed == "residual":
+                self.operator = "residual"
+                self._draw_pilot("residual")
+                return
         self._draw_pilot("hessian")
         self.operator = "hessian"
         if len(self.probed) == len(self.parameters):  # the residual would need a sweep besides
+            if purse is not None and not self.workspace.swept:
+                return  # the sweep would cost as much as these probes
             refine(FewProbes(self), FewProbes.budget(self.precision))
             if self._converged():
                 return
+        if purse is not None and purse.probed:
+            return
         self._draw_pilot("residual")
         self._take_less_varying()
+        if purse is not None:
+            purse.probed = self.operator
 
     def _weight_probes_are_better(self) -> bool:
         """Where many sample probes are still needed, whether weight probes would be cheaper.
@@ -146,7 +166,7 @@ class RowProbing:
         Few samples with large gradients may decide: then noise of the weights varies less.
         """
         samples, asked = self._probes, self.precision
-        if not asked.way.cheapest or self._converged():
+        if not asked.way.cheapest or asked.purse is not None or self._converged():
             return False
         while (needed := self.sufficient()) >= A_FEW_SAMPLE_PROBES:
             if not (more := self._more_to_tell()):
@@ -156,14 +176,15 @@ class RowProbing:
             return False
         judged = self.of_probed(self.whole)
         rival = shared_probes(self.workspace, self.kind, self.probed)
-        _draw_both(rival, asked)
+        draw_both(rival, asked)
         least = min(rival.spread(each, judged, rival.common) for each in rival.operators)
         return WEIGHT_PROBE * least < samples.spread(self.operator, judged, samples.common)
 
     def _more_to_tell(self) -> int:
         """As many probes again, up to a few: two alone say little about how many are needed."""
         probes, count = self._probes, self._probes.count(self.operator)
-        left = min(A_FEW_SAMPLE_PROBES - count, self.precision.max_passes - probes.passes)
+        left = self.precision.passes_left(probes.passes, price=PRODUCT, stage=PASS)
+        left = min(A_FEW_SAMPLE_PROBES - count, left)
         return min(count, left) if left >= probes.least else 0
 
     def _choose(self) -> None:
@@ -173,7 +194,7 @@ class RowProbing:
         and then more probes of both are cheap by comparison.
         """
         probes = self._probes
-        _draw_both(probes, self.precision)
+        draw_both(probes, self.precision)
         self._take_less_varying()
         self._draw_pilot(self.operator)
         if probes.pilot == probes.glance or self._converged():
@@ -368,33 +389,3 @@ class FewProbes(RowDraws):
         if estimate.unknown:
             return self.count + self.least
         return math.ceil(1.05 * enough) - (self.passes - self.count)
-
-
-def _draw_both(probes: AbstractRowProbes, asked: Precision) -> None:
-    """A few probes of residual and Hessian, unless there are some."""
-    if not probes.operators:
-        probes.draw(["residual", "hessian"], max(2, min(probes.glance, asked.max_passes // 2)))
-
-
-def shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
-    """The weight probes of a kind, which all its measures share."""
-
-    def make() -> WeightProbes:
-        scales = workspace.feature_scales[kind] if kind in POWERS else None
-        metric = Metric(workspace.surface, kind, rows, scales)
-        return WeightProbes(
-            workspace.products,
-            metric,
-            seed=workspace.seed,
-            num_samples=workspace.run(Needs()).num_samples,
-            few=workspace.precision.max_passes - 2 * sketch_size(workspace.precision) < PILOT,
-        )
-
-    return workspace.once(("probes", kind), make)
-
-
-def sketch_size(precision: Precision) -> int:
-    """How many dominant directions are removed first; each takes two passes."""
-    if not precision.way.sketch:
-        return 0
-    return max(1, min(PILOT, precision.max_passes // 3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
@@ -319,6 +318,7 @@ class Workspace:
             factors,
             num_columns=self.precision.most_probes(self.plan.num_columns),
             leading=leading if self.probed else None,
+            probe=self.plan.cost(1, sweep=True, num_columns=1),
         )
 
     @property
@@ -379,7 +379,7 @@ class Workspace:
                 "torch": torch.__version__,
                 "processes": surface.processes.size,
             }
-            | dataclasses.asdict(self.precision)
+            | self.precision.asked()
             | call_settings()
             | ({} if surface.frozen is None else {"frozen": surface.frozen})
         )

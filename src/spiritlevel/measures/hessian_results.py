@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from ..engine.estimate import Estimate
-from ..engine.refine import would_have_sufficed
+from ..engine.refine import is_accepted, would_have_sufficed
 from ..engine.row_estimator import RowEstimate, RowEstimator
 from ..engine.sweep.sums import Factors
 from ..engine.weight_space.eigenvalues import residual_tolerance
@@ -64,7 +64,7 @@ def estimate_measurement(
         exact=estimate.exact,
         residual=residual,
         data_stderr=estimate.data_stderr,
-        status=Status.NOT_CONVERGED if wide else Status.OK,
+        status=Status.NOT_CONVERGED if wide and not is_accepted(estimate, asked) else Status.OK,
         text=missed() if wide else text,
         cost=cost,
         **estimate.errors(asked.confidence),
