@@ -24,7 +24,7 @@ LOOKS, PRODUCT_LOOK = 36.0, 25.0
 # Samples × probes that bring an estimate to 5 %: for a trace of a trained network some hundred.
 TYPICAL = 600
 STAGES = 2  # passes that bring further probes
-LANCZOS, LEAST_LANCZOS = 15, 6  # products of a largest eigenvalue
+LANCZOS, LEAST_LANCZOS = 10, 6  # products of a largest eigenvalue
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ..engine.data_pass import Needs
 from ..engine.prices import Prices, prices_of
@@ -50,6 +50,11 @@ class Asked:
         # those of the default set, and those of `also`, come and go with the network
         return cls(cards, set(patterns), set() if measures is None else asked_for)
 
+    def without(self, names: Collection[str]) -> Asked:
+        """The same but for some of them."""
+        kept = [card for card in self.cards if card.name not in names]
+        return dataclasses.replace(self, cards=kept)
+
     def of(self, workspace: Workspace) -> Applied:
         """Those that this network has; one that was named and does not apply is an error."""
         workspace.want(_needs(self.cards))
@@ -88,7 +93,9 @@ class Applied:
         if plan.shared > budget:  # the pass alone is too much: only what needs none is left
             swept = [card.name for card in self.cards if card.needs.sweep]
             plan = dataclasses.replace(plan, left_out=dict.fromkeys(swept, plan.shared))
-        reasons = {n: OverBudget(n, price, budget) for n, price in plan.left_out.items()}
+        reasons = {
+            n: OverBudget(f"measure {n!r}", price, budget) for n, price in plan.left_out.items()
+        }
         kept = [card for card in self.cards if card.name not in reasons]
         if not kept:
             raise next(iter(reasons.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -98,15 +98,16 @@ def measured(
     *,
     measures: str | Sequence[str] | None,
     also: Iterable[str] = (),
+    without: Collection[str] = (),
     budget: float | None = math.inf,
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
-    asked = Asked.read(measures, also)
+    asked = Asked.read(measures, also).without(without)
     workspace = setup.workspace(model, data)
     applied = asked.of(workspace)
     with workspace.surface.preserved():
         if budget is None:
-            budget = usual_budget(workspace, measures, BUDGET)
+            budget = usual_budget(_size(workspace), measures, BUDGET)
         if math.isfinite(budget) or setup.progress is not None:
             applied = applied.priced(budget)
             tell_plan(setup, applied)
@@ -126,10 +127,13 @@ def measured(
     )
 
 
-def usual_budget(workspace: Workspace, measures: object, budget: float) -> float:
-    """The budget where none was given: of defaults, and of a network that is not small."""
-    size = sum(p.numel() for p in workspace.surface.parameters.values())
+def usual_budget(size: int, measures: object, budget: float) -> float:
+    """The budget where none was given: of defaults, and of a network of a `size` not small."""
     return budget if measures is None and size > SMALL else math.inf
+
+
+def _size(workspace: Workspace) -> int:
+    return sum(p.numel() for p in workspace.surface.parameters.values())
 
 
 def tell_plan(setup: Setup, applied: Applied) -> None:
@@ -155,7 +159,7 @@ def preflight(
     applied = asked.of(workspace)
     with workspace.surface.preserved():
         if budget is None:
-            budget = usual_budget(workspace, measures, BUDGET)
+            budget = usual_budget(_size(workspace), measures, BUDGET)
         applied = applied.priced(budget)
         cards, further = applied.cards, applied.further
         once = {c.shared_work or c.name: further[c.name] for c in cards if c.name in further}
