@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..records.measurements import Cost
 from .data_pass import Needs
 from .purse import FORWARD_BACKWARDS, PASS, PRODUCT
-from .sample_probes import FEW_SAMPLES, PILOT_IF_SKEWED, SampleProbes
+from .sample_probes import PILOT_IF_SKEWED, SampleProbes
 from .sweep.sums import RowKind
 from .weight_space.probes import PILOT
 from .weight_space.products import SMALL
@@ -21,8 +21,9 @@ from .workspace import Workspace
 
 # of a sample: the plan, and the looks at derivatives; a later call recalls what they found
 LOOKS, PRODUCT_LOOK = 36.0, 25.0
-# Samples × probes that bring an estimate to 5 %: for a trace of a trained network some hundred.
-TYPICAL = 600
+# Samples × probes that bring an estimate to 5 %; networks differ by a factor of 2 either way.
+TYPICAL = 450
+ENOUGH_SAMPLES = 64  # from which on two probes usually give an interval
 STAGES = 2  # passes that bring further probes
 LANCZOS, LEAST_LANCZOS = 10, 6  # products of a largest eigenvalue
 
@@ -135,6 +136,12 @@ def kind_of(needs: Needs) -> RowKind:
     return "kappa" if needs.kappa else "rho" if needs.rho else "trace"
 
 
+def first_sample_probes(size: int, count: int) -> int:
+    """How many sample probes of so many weights and samples usually give an interval."""
+    is_few = size <= SMALL or count < ENOUGH_SAMPLES
+    return PILOT_IF_SKEWED if is_few else SampleProbes.pilot
+
+
 def typical_probes(workspace: Workspace, count: int) -> float:
     """How many probes usually bring an estimate from so many samples to the precision."""
     return TYPICAL / count * (0.05 / workspace.precision.rtol) ** 2
@@ -164,9 +171,9 @@ def _of_rows(workspace: Workspace, kind: RowKind, count: int) -> tuple[float, fl
         swept = [plan.cost(1, sweep=True, num_columns=number) for number in columns]
         least, likely = (weights + cost.forward_backwards for cost in swept)
         return least, likely
-    pilot = PILOT_IF_SKEWED if size <= SMALL or count < FEW_SAMPLES else SampleProbes.pilot
-    least = PASS + PRODUCT * pilot
-    more = max(typical_probes(workspace, count) - pilot, 0.0)
+    first = first_sample_probes(size, count)
+    least = PASS + PRODUCT * first
+    more = max(typical_probes(workspace, count) - first, 0.0)
     return least, least + PRODUCT * more + PASS * min(more, STAGES)
 
 

@@ -30,7 +30,6 @@ class Purse:
         """`spent` says how much was spent so far."""
         self.budget, self._spent = budget, spent
         self._limit = budget
-        self.probed = ""  # whether residual or Hessian varies less, once an estimate has found out
 
     @property
     def left(self) -> float:

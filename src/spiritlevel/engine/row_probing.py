@@ -19,6 +19,7 @@ from ..ground.errors import NotApplicable
 from .data_pass import NEEDS
 from .estimate import Estimate
 from .precision import Precision
+from .prices import first_sample_probes
 from .purse import PASS, PRODUCT, OverBudget
 from .refine import (
     AbstractDraws,
@@ -110,8 +111,11 @@ class RowProbing:
 
     def _is_large(self) -> bool:
         """Whether sample probes pay: in a small network they have heavy tails, and cost no less."""
+        return self._size() > SMALL
+
+    def _size(self) -> int:
         parameters = self.workspace.surface.parameters
-        return sum(parameters[self.parameters[row]].numel() for row in self.probed) > SMALL
+        return sum(parameters[self.parameters[row]].numel() for row in self.probed)
 
     def _run_sample_probes(self) -> bool:
         """Whether sample probes apply; if they do, until the rows are precise enough."""
@@ -136,29 +140,22 @@ class RowProbing:
 
     def _choose_by_samples(self) -> None:
         """The Hessian if a few probes of it suffice; otherwise whichever varies less."""
-        purse = self.precision.purse
-        if purse is not None:
+        if (purse := self.precision.purse) is not None:  # a comparison is as dear as the probes
+            known = self.workspace.swept and not self.workspace.probed
+            self.operator = "residual" if known else "hessian"
             if not self._probes.operators:
-                price = PASS + PRODUCT * self._probes.pilot
-                purse.claim(price, f"sample probes for {self.kind}")
-            if purse.probed == "residual":
-                self.operator = "residual"
-                self._draw_pilot("residual")
-                return
+                first = first_sample_probes(self._size(), self.workspace.num_samples)
+                purse.claim(PASS + PRODUCT * first, f"sample probes for {self.kind}")
+                self._probes.draw([self.operator], first)
+            return
         self._draw_pilot("hessian")
         self.operator = "hessian"
         if len(self.probed) == len(self.parameters):  # the residual would need a sweep besides
-            if purse is not None and not self.workspace.swept:
-                return  # the sweep would cost as much as these probes
             refine(FewProbes(self), FewProbes.budget(self.precision))
             if self._converged():
                 return
-        if purse is not None and purse.probed:
-            return
         self._draw_pilot("residual")
         self._take_less_varying()
-        if purse is not None:
-            purse.probed = self.operator
 
     def _weight_probes_are_better(self) -> bool:
         """Where many sample probes are still needed, whether weight probes would be cheaper.
@@ -301,6 +298,8 @@ class RowDraws(AbstractDraws):
         self.rows, self.operator, self.probes = rows, operator, rows.probes
         self._added = added
         self.pilot, self.least = self.probes.pilot, self.probes.least
+        # where groups of samples differ, a forward finds them, and each rounds its number up
+        self.price_of_stage = PASS + 1 / 3 + PRODUCT
 
     @property
     def count(self) -> int:
