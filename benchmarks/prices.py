@@ -179,8 +179,8 @@ def apart(few: sl.Report, many: sl.Report) -> float:
     found = [0.0]
     for name in few:
         one, other = few[name], many[name]
-        if one.value != other.value and None not in (one.stderr or other.stderr,):
-            errors = math.hypot(one.stderr or 0.0, other.stderr or 0.0)
+        errors = math.hypot(one.stderr or 0.0, other.stderr or 0.0)
+        if errors and None not in (one.stderr, other.stderr):
             found.append(abs(one.value - other.value) / errors)
     return max(found)
 
