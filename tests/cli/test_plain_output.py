@@ -141,7 +141,13 @@ def test_the_pace_is_said_once_and_only_if_it_matters(capsys):
 def test_an_audit_plans_when_it_knows_its_moves():
     planned, shown = [], []
     report = pace.audited(lambda *step: shown.append(step), planned.append)
-    for step in [(0, 1, "looking"), (1, 6, "measuring"), (2, 6, "a"), (6, 6, "done")]:
+    for step in [
+        (0, 1, "looking"),
+        (1, 6, "planned"),
+        (1, 6, "measuring"),
+        (2, 6, "a"),
+        (6, 6, "done"),
+    ]:
         report(*step)
-    assert planned == [5]
-    assert [step[0] for step in shown] == [0, 1, 2, 6]
+    assert planned == ["planned"]
+    assert [step[0] for step in shown] == [0, 1, 1, 2, 6]

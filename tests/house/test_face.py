@@ -52,10 +52,10 @@ def test_no_verb_hides_its_arguments(verb):
     ("verb", "left_out"),
     [
         ("preflight", set()),
-        ("neurons", {"measures", "options", "arithmetic"}),
+        ("neurons", {"measures", "options", "arithmetic", "budget"}),
         # its default method differs: the GGN, whose values have no noise; rounding would be some
         ("audit", {"method", "arithmetic"}),
-        ("compare", {"model"}),
+        ("compare", {"model", "budget"}),
     ],
 )
 def test_shared_arguments_have_the_defaults_of_measure(verb, left_out):

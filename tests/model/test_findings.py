@@ -13,6 +13,7 @@ import spiritlevel as sl
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.model.autograd_graph import shape_of_graph
 from spiritlevel.model.findings import findings_about, share
+from spiritlevel.model.surface import Surface
 from zoo.wrong_gradients import Scaled
 
 
@@ -145,13 +146,16 @@ def test_a_copy_recalls_what_is_known_of_the_original(
     model: Switched, data: tuple[Tensor, Tensor]
 ) -> None:
     first = sl.measure(model, data, measures="curvature.trace")
-    moved, other = copy.deepcopy(model), copy.deepcopy(model)
+    moved, later, other = (copy.deepcopy(model) for _ in range(3))
     with torch.no_grad():
         moved.last.weight *= 2
     other.doubles = True
     share(model, moved)
     share(model, other)
+    Surface(later, [data])  # its outputs are looked at before anything is shared
+    share(model, later)
     second = sl.measure(moved, data, measures="curvature.trace")
+    assert sl.measure(later, data, measures="curvature.trace").cost == second.cost
     assert second.cost.forwards < first.cost.forwards
     with pytest.raises(SpiritlevelError, match="is not that of the loss"):
         sl.measure(other, data, measures="curvature.trace")

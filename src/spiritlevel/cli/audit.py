@@ -41,6 +41,7 @@ def audit(
     ] = None,
     rtol: options.Rtol = 0.05,
     max_passes: options.MaxPasses = 100,
+    budget: options.Budget = None,
     draws: Annotated[
         int,
         typer.Option(
@@ -75,17 +76,13 @@ def audit(
         "rtol": rtol,
         "max_passes": max_passes,
         "draws": draws,
+        "budget": budget,
     }
     if method is not None:
         arguments["method"] = method
 
-    def plan(measurements: int) -> None:
-        console.note(
-            talk,
-            f"planned: {measurements} measurements, of the network and {measurements - 1} copies "
-            "of it with other weights and the same function. Fewer --samples, --draws or "
-            "--measures take less time.",
-        )
+    def plan(text: str) -> None:
+        console.note(talk, f"{text}. Fewer --samples, --draws or --measures take less.")
 
     with console.progress("auditing") as show:
         watched = pace.audited(show, plan)

@@ -27,6 +27,7 @@ def measure(
     rtol: options.Rtol = 0.05,
     confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     max_passes: options.MaxPasses = 100,
+    budget: options.Budget = None,
     arithmetic: options.ArithmeticName = "full",
     at: options.MachineOptions,
     json: options.Json = None,
@@ -47,6 +48,7 @@ def measure(
         "rtol": rtol,
         "confidence": confidence,
         "max_passes": max_passes,
+        "budget": budget,
         "arithmetic": arithmetic,
     }
     loaded = subject.load(network, on, at)

@@ -123,6 +123,15 @@ ArithmeticName = Annotated[
 MaxPasses = Annotated[
     int, typer.Option(metavar="N", help="Most probes per estimate; each is one pass over the data.")
 ]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N",
+        help="Most forward-backwards over the data; what does not fit is left out, with its price. "
+        "Default: for measures that you do not name, 20 (audit: 60), unless the network is small; "
+        "inf sets no limit.",
+    ),
+]
 Memory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Limit for working memory, such as 512MiB or 2GiB."),

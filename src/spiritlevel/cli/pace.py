@@ -37,15 +37,15 @@ class Pace:
             console.note(console.err(), f"{done} of {total} done; about {duration(left)} left")
 
 
-def audited(show: Progress, plan: Callable[[int], None]) -> Progress:
-    """Progress of an audit; `plan` is told how many measurements it takes, once that is known."""
+def audited(show: Progress, plan: Callable[[str], None]) -> Progress:
+    """Progress of an audit; `plan` is told what it will take, once that is known."""
     pace: Pace | None = None
 
     def report(done: int, total: int | None, what: str) -> None:
         nonlocal pace
         if total is not None and done >= 1:
             if pace is None:  # the symmetries are found: their copies are measured from now on
-                plan(total - 1)
+                plan(what)
                 pace = Pace()
             else:
                 pace.step(done - 1, total - 1)
@@ -56,7 +56,7 @@ def audited(show: Progress, plan: Callable[[int], None]) -> Progress:
 
 def by_pass(show: Progress, text: str) -> Progress:
     """Progress that starts again with each pass over the data and shows the pass number."""
-    last, passes = 0, 1
+    last, passes = -1, 1
 
     def report(done: int, total: int | None, what: str) -> None:
         nonlocal last, passes

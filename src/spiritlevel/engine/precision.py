@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from ..ground.errors import SpiritlevelError, brief
 from ..ground.need import is_number, is_whole, need, one_of, whole
+from .purse import Purse
 
 Method = Literal[
     "auto", "exact", "output_probes", "sample_probes", "split", "hutchinson", "hutch++"
@@ -50,6 +51,7 @@ class Precision:
     rtol: float = 0.05
     confidence: float = 0.95
     max_passes: int = 100
+    purse: Purse | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
@@ -77,6 +79,21 @@ class Precision:
             )
         least = "at least 1 pass over the data"
         need("max_passes", self.max_passes, whole(least=1), least, typical)
+
+    def asked(self) -> dict[str, Any]:
+        """What the user asked for, for the record."""
+        fields = (field.name for field in dataclasses.fields(self) if field.compare)
+        return {name: getattr(self, name) for name in fields}
+
+    def passes_left(self, spent: int, *, price: float, stage: float = 0.0) -> int:
+        """How many more passes an estimate may take that took `spent` of them.
+
+        Each costs `price` forward-backwards, and all that come next together `stage` in addition.
+        """
+        left = self.max_passes - spent
+        if self.purse is None:
+            return left
+        return max(0, min(left, int((self.purse.left - stage) / price)))
 
     @property
     def way(self) -> Way:

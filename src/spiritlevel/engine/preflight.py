@@ -14,6 +14,7 @@ from ..records.measurements import Cost
 from ..records.notebooks import Described
 from .data_pass import Needs
 from .memory import LEAST, bytes_of_product, graphs_fit
+from .prices import Prices
 from .sample_probes import SampleProbes
 from .sweep.sums import RowKind
 from .sweep.witnesses import NEIGHBOURS
@@ -48,6 +49,12 @@ class Preflight(Described):
     # by measure, for one sample: what searches and draws take at most beyond the shared pass
     further: Mapping[str, Cost] = dataclasses.field(default_factory=dict)
     further_in_all: Cost = dataclasses.field(default_factory=Cost)  # what they share counts once
+    prices: Prices | None = None  # of all data, with the probes that estimates usually take
+
+    @property
+    def forward_backwards(self) -> float | None:
+        """What the measurement will probably take over the data; None if nobody estimated it."""
+        return None if self.prices is None else self.prices.likely
 
     @property
     def peak_memory(self) -> int:
@@ -61,6 +68,8 @@ class Preflight(Described):
             f"{passes} per sample, {self.chunk} samples at a time, "
             f"about {_size(self.peak_memory)} in addition to the model"
         ]
+        if self.prices is not None:
+            lines.append(self.prices.in_words())
         if self.vector_memory and self.vector_memory >= self.look_memory:
             lines.append(
                 f"of that, {_size(self.vector_memory)} for vectors as large as the weights; a "

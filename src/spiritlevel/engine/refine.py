@@ -14,8 +14,10 @@ from collections.abc import Callable
 from ..math.student import t_quantile
 from .estimate import Estimate, estimate_of_draws
 from .precision import Precision
+from .purse import FORWARD_BACKWARDS, PASS, PRODUCT
 
 GROWTH = 4  # largest factor by which a stage may multiply the number of draws
+COARSE = 0.25  # of the value: an interval up to there is an answer where a budget ends the draws
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,7 @@ class AbstractDraws(abc.ABC):
     pilot = 0  # draws before the first look
     least = 1  # draws at a time
     passes_a_draw = 1
+    price, price_of_stage = PRODUCT, PASS  # of a pass, and of going over the data for some of them
 
     @property
     @abc.abstractmethod
@@ -98,6 +101,8 @@ class AbstractDraws(abc.ABC):
 class MeanOfDraws(AbstractDraws):
     """The mean of independent draws of a skewed number, such as the rise of a loss under noise."""
 
+    price, price_of_stage = 1 / 3, 0.0  # of a forward
+
     def __init__(
         self, take: Callable[[range], list[float]], *, pilot: int, passes_a_draw: int = 1
     ) -> None:
@@ -152,6 +157,16 @@ def is_precise(estimate: Estimate, asked: Precision, rtol: float | None = None) 
     return estimate.variance == 0.0 or estimate.within(rtol, asked.confidence)
 
 
+def is_accepted(estimate: Estimate, asked: Precision) -> bool:
+    """Whether the interval is narrow enough for an answer, if not as narrow as asked.
+
+    Where a budget ends the draws, the precision is what the budget allows.
+    """
+    if asked.purse is None:
+        return is_precise(estimate, asked)
+    return is_precise(estimate, asked, max(COARSE, asked.rtol))
+
+
 def sufficient_count(draws: AbstractDraws, asked: Precision) -> float:
     """How many draws in all would bring the estimate within what was asked for."""
     return next_count(draws.estimate(), draws.drawn_part(), draws.count, asked)
@@ -180,6 +195,9 @@ def advice(draws: AbstractDraws, asked: Precision, estimate: Estimate | None = N
     passes = passes_that_suffice(draws, asked, estimate)
     if math.isinf(passes):
         return draws.out_of_reach(asked)
+    if _ended_by_budget(draws, asked):
+        more = (passes - draws.passes) * draws.price + draws.price_of_stage
+        return beyond_budget(asked, more)
     if draws.exact_at <= passes:
         return f"max_passes={draws.exact_at:.0f} would have given the exact value."
     return would_have_sufficed(passes)
@@ -187,7 +205,18 @@ def advice(draws: AbstractDraws, asked: Precision, estimate: Estimate | None = N
 
 def for_more(draws: AbstractDraws, asked: Precision) -> str:
     """What brings more draws: where passes are left, it is the precision that asks for no more."""
+    if _ended_by_budget(draws, asked):
+        return "raise the budget"
     return "raise max_passes" if _left(draws, asked) < draws.least else "lower rtol"
+
+
+def beyond_budget(asked: Precision, more: float) -> str:
+    """The sentence that says what the precision would cost that a budget did not allow."""
+    assert asked.purse is not None
+    return (
+        f"The budget of {asked.purse.budget:g} {FORWARD_BACKWARDS} allows no more, and that would "
+        f"take about {more:.2g} more: ask for it by name, or raise the budget."
+    )
 
 
 def would_have_sufficed(passes: float) -> str:
@@ -269,4 +298,10 @@ def _outlook(draws: AbstractDraws, estimate: Estimate, asked: Precision, rtol: f
 
 
 def _left(draws: AbstractDraws, asked: Precision) -> int:
-    return (asked.max_passes - draws.passes) // draws.passes_a_draw
+    left = asked.passes_left(draws.passes, price=draws.price, stage=draws.price_of_stage)
+    return left // draws.passes_a_draw
+
+
+def _ended_by_budget(draws: AbstractDraws, asked: Precision) -> bool:
+    passes = asked.max_passes - draws.passes
+    return asked.purse is not None and _left(draws, asked) < draws.least <= passes

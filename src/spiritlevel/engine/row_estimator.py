@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from ..records.measurements import Cost, Status
 from .data_pass import NEEDS, Needs
 from .estimate import Estimate, estimates_of_columns
-from .refine import for_more, is_precise, missed, refine
+from .refine import for_more, is_accepted, is_precise, missed, refine
 from .row_probing import RowProbing
 from .sweep.sums import Factors, RowKind
 from .workspace import Workspace
@@ -63,7 +63,7 @@ class RowEstimator:
                 text = f"{text}; {TOO_FEW}: {for_more(rows.draws(), asked)}"
                 status = Status.NOT_CONVERGED
             elif judged and not is_precise(estimate, asked):
-                status = Status.NOT_CONVERGED
+                status = Status.OK if is_accepted(estimate, asked) else Status.NOT_CONVERGED
                 text = f"{text}; {missed(rows.draws(added), asked, estimate)}"
         if status is Status.OK and estimate.exact and (doubt := self._doubt(factors)):
             status, text = Status.UNCONFIRMED, f"{_how(rows, factors)}, but not confirmed: {doubt}"

@@ -16,9 +16,11 @@ import math
 from collections.abc import Mapping
 
 from ..ground.errors import NotApplicable
-from .data_pass import NEEDS, Needs
+from .data_pass import NEEDS
 from .estimate import Estimate
 from .precision import Precision
+from .prices import first_sample_probes
+from .purse import PASS, PRODUCT, OverBudget
 from .refine import (
     GROWTH,
     AbstractDraws,
@@ -31,10 +33,9 @@ from .refine import (
 )
 from .row_probes import AbstractRowProbes
 from .sample_probes import SampleProbes
-from .sweep.feature_scales import POWERS
+from .shared_probes import shared_probes, sketch_size
 from .sweep.sums import Factors, RowKind
 from .weight_space.chunk_products import Operator
-from .weight_space.metrics import Metric
 from .weight_space.probes import PILOT, WeightProbes
 from .weight_space.products import SMALL
 from .workspace import Workspace
@@ -108,12 +109,18 @@ class RowProbing:
 
     def _take_weight_probes(self) -> WeightProbes:
         self.probes = probes = shared_probes(self.workspace, self.kind, self.probed)
+        if (purse := self.precision.purse) is not None:
+            count = min(PILOT, probes.directions or PILOT) - probes.passes
+            purse.claim(PASS + PRODUCT * count, f"weight probes for {self.kind}")
         return probes
 
     def _is_large(self) -> bool:
         """Whether sample probes pay: in a small network they have heavy tails, and cost no less."""
+        return self._size() > SMALL
+
+    def _size(self) -> int:
         parameters = self.workspace.surface.parameters
-        return sum(parameters[self.parameters[row]].numel() for row in self.probed) > SMALL
+        return sum(parameters[self.parameters[row]].numel() for row in self.probed)
 
     def _run_sample_probes(self) -> bool:
         """Whether sample probes apply; if they do, until the rows are precise enough."""
@@ -130,12 +137,22 @@ class RowProbing:
                 self.probes, self.not_by_samples = None, "sample probes vary too much"
                 return False
             self._refine(self.operator)
+        except OverBudget:
+            raise
         except NotApplicable as reason:
             self.probes, self.not_by_samples = None, f"no sample probes: {reason}"
         return self.probes is not None
 
     def _choose_by_samples(self) -> None:
         """The Hessian if a few probes of it suffice; otherwise whichever varies less."""
+        if (purse := self.precision.purse) is not None:  # a comparison is as dear as the probes
+            known = self.workspace.swept and not self.workspace.probed
+            self.operator = "residual" if known else "hessian"
+            if not self._probes.operators:
+                first = first_sample_probes(self._size(), self.workspace.num_samples)
+                purse.claim(PASS + PRODUCT * first, f"sample probes for {self.kind}")
+                self._probes.draw([self.operator], first)
+            return
         self._draw_pilot("hessian")
         self.operator = "hessian"
         whole = len(self.probed) == len(self.parameters)  # the residual needs a sweep besides
@@ -153,7 +170,7 @@ class RowProbing:
         """
         samples, operator, judged = self._probes, self.operator, self.of_probed(self.whole)
         assert isinstance(samples, SampleProbes)
-        if samples.rank_one < RANK_ONE or not self._many():
+        if self.precision.purse is not None or samples.rank_one < RANK_ONE or not self._many():
             return False
         more = min(TELLING - samples.count(operator), self.precision.max_passes - samples.passes)
         if more >= samples.least:  # two alone say little about how many are needed
@@ -286,6 +303,8 @@ class RowDraws(AbstractDraws):
         self.rows, self.operator, self.probes = rows, operator, rows.probes
         self._added = added
         self.pilot, self.least = self.probes.pilot, self.probes.least
+        # where groups of samples differ, a forward finds them, and each rounds its number up
+        self.price_of_stage = PASS + 1 / 3 + PRODUCT
 
     @property
     def count(self) -> int:
@@ -374,27 +393,3 @@ class FewProbes(RowDraws):
         if estimate.unknown:
             return self.count + self.least
         return math.ceil(1.05 * min(enough, GROWTH * self.count)) - (self.passes - self.count)
-
-
-def shared_probes(workspace: Workspace, kind: RowKind, rows: tuple[str, ...]) -> WeightProbes:
-    """The weight probes of a kind, which all its measures share."""
-
-    def make() -> WeightProbes:
-        scales = workspace.features.scales[kind] if kind in POWERS else None
-        metric = Metric(workspace.surface, kind, rows, scales)
-        return WeightProbes(
-            workspace.products,
-            metric,
-            seed=workspace.seed,
-            num_samples=workspace.run(Needs()).num_samples,
-            few=workspace.precision.max_passes - 2 * sketch_size(workspace.precision) < PILOT,
-        )
-
-    return workspace.once(("probes", kind), make)
-
-
-def sketch_size(precision: Precision) -> int:
-    """How many dominant directions are removed first; each takes two passes."""
-    if not precision.way.sketch:
-        return 0
-    return max(1, min(PILOT, precision.max_passes // 3))

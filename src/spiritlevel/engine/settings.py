@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -40,7 +39,7 @@ def settings_of(
             "torch": torch.__version__,
             "processes": surface.processes.size,
         }
-        | dataclasses.asdict(precision)
+        | precision.asked()
         | call_settings()
         | ({} if surface.frozen is None else {"frozen": surface.frozen})
         | ({} if products == "auto" else {"products": products})

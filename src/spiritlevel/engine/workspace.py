@@ -333,6 +333,7 @@ class Workspace:
             factors,
             num_columns=self.precision.most_probes(self.plan.num_columns),
             leading=leading if self.probed else None,
+            probe=self.plan.cost(1, sweep=True, num_columns=1),
         )
 
     @property
@@ -387,10 +388,7 @@ class Workspace:
         )
 
     def subject(self) -> dict[str, Any]:
-        """What was measured, as far as it is known here: the model's class, and how well it does.
-
-        Loss and accuracy come with a pass over the data that forms the outputs.
-        """
+        """The model's class, with loss and accuracy once a pass has formed the outputs."""
         known: dict[str, Any] = {"model": type(self.surface.model).__name__}
         return known if self._passes is None else known | self._passes.first.fit.to_dict()
 

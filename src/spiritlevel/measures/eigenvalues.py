@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
+from ..engine.purse import PASS, PRODUCT
 from ..engine.weight_space.eigenvalues import VALUE_RTOL, check_room, eigenpairs_of
 from ..engine.weight_space.lanczos import Eigenpairs, Subspace, Which
 from ..engine.weight_space.parameter_space import ParameterSpace
@@ -94,7 +95,7 @@ def _eigenpairs(workspace: Workspace, needed: Sequence[Block]) -> dict[Block, Pa
         operator="hessian",
         which=[end for _, end in missing],
         seed=workspace.seed,
-        max_products=asked.max_passes,
+        max_products=max(asked.passes_left(0, price=PRODUCT, stage=PASS), 1),
         rtol=min(VALUE_RTOL, asked.rtol),
         confidence=asked.confidence,
         keep=[name is None and SQUARE in workspace.asked for name, _ in missing],

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..engine.estimate import Estimate
-from ..engine.refine import would_have_sufficed
+from ..engine.refine import is_accepted, would_have_sufficed
 from ..engine.row_estimator import RowEstimate, RowEstimator
 from ..engine.sweep.sums import Factors
 from ..engine.weight_space.eigenvalues import VALUE_RTOL
@@ -65,7 +65,7 @@ def estimate_measurement(
         exact=estimate.exact,
         residual=residual,
         data_stderr=estimate.data_stderr,
-        status=Status.NOT_CONVERGED if wide else Status.OK,
+        status=Status.NOT_CONVERGED if wide and not is_accepted(estimate, asked) else Status.OK,
         text=missed() if wide else text,
         cost=cost,
         **estimate.errors(asked.confidence),

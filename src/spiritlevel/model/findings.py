@@ -83,7 +83,8 @@ def share(original: nn.Module, copied: nn.Module) -> None:
         return
     before, now = _structure(original), _structure(copied)
     records = [each for each in _records.get(original, ()) if each.structure == before]
-    _records.setdefault(copied, []).extend(record.about(now) for record in records)
+    # before those of its own: what has run on the copy already began an empty record
+    _records.setdefault(copied, [])[:0] = [record.about(now) for record in records]
 
 
 def _structure(model: nn.Module) -> Hashable:

@@ -22,6 +22,7 @@ Progress: TypeAlias = Callable[[int, int | None, str], None]
 
 MOST_NAMES = 3  # of measures in a line below the table
 NEED = re.compile(r"The measure '[^']+' needs ((?:[^.:]|[.:](?! ))+)")  # how an error begins
+PRICE = re.compile(r"would cost about (\S+) (forward-backwards), .* the budget of (\S+)\. ")
 SAMPLING_ERROR = "the sampling error: how much other data would change the value"
 VALUE, ERROR = ".6g", ".2g"  # the digits of a value and of its error
 RESIDUAL = ".1e"
@@ -67,6 +68,15 @@ class Cost:
             self.backwards - other.backwards,
             self.products - other.products,
         )
+
+    @property
+    def forward_backwards(self) -> float:
+        """As forward-backwards of a sample, of which a product with the Hessian takes four thirds.
+
+        >>> Cost(forwards=10, backwards=10).forward_backwards
+        10.0
+        """
+        return (self.forwards + 2 * self.backwards + 4 * self.products) / 3
 
     def passes(self, num_samples: int) -> str:
         """As text, in passes over a data set of `num_samples`."""
@@ -233,7 +243,12 @@ def _left_out(reasons: Mapping[str, str]) -> list[str]:
     ['left out, since it needs a softmax: a.b', 'left out, since it does not apply: a.c']
     """
     names_by_need: dict[str, list[str]] = {}
+    dear, budget = list[str](), ""
     for name, reason in reasons.items():
+        if price := PRICE.search(reason):
+            dear.append(f"{name} (about {price[1]})")
+            budget = f"{price[3]} {price[2]}"
+            continue
         found = NEED.match(reason)
         names_by_need.setdefault(found[1] if found else "", []).append(name)
     lines = []
@@ -245,4 +260,9 @@ def _left_out(reasons: Mapping[str, str]) -> list[str]:
             why = "they do not apply" if several else "it does not apply"
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         lines.append(f"left out, since {why}: {', '.join(names[:MOST_NAMES])}{more}")
+    if dear:
+        lines.append(
+            f"left out, since the budget is {budget}: {', '.join(dear)}; ask for them by name, or "
+            "raise the budget"
+        )
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,28 +13,38 @@ from torch import nn
 from .. import measures as catalogue
 from ..engine.data_pass import LossAndAccuracy
 from ..engine.preflight import Preflight, forecast
+from ..engine.weight_space.products import SMALL
+from ..engine.workspace import Workspace
+from ..ground.need import is_number, or_none
 from ..measures.asked import MEASURES, Applied, Asked
 from ..measures.registry import Measured
 from ..measures.setup import AllShared, Setup
 from ..measures.setup import Loss as Loss
 from ..measures.verb import measuring, verb
-from ..model.batches import num_samples
+from ..model.arguments import ArgumentCheck
+from ..model.batches import num_samples, total_samples
 from ..records.measurements import Cost, Measurement, Report
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+BUDGET = 20.0  # forward-backwards for measures that were not named
+BUDGET_CHECK = ArgumentCheck(
+    or_none(lambda value: is_number(value) and value > 0),
+    "a positive number of forward-backwards, or None",
+)
 SAMPLES = 3  # on which two arithmetics are compared, with the same random numbers
 
 
-@verb(measures=MEASURES)
+@verb(measures=MEASURES, budget=BUDGET_CHECK)
 def measure(
     setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     measures: str | Sequence[str] | None = None,
+    budget: float | None = None,
     **shared: Unpack[AllShared],
 ) -> Report:
     """Measure how flat the loss of `model` on `data` is. The model is left exactly as it was.
@@ -46,6 +56,9 @@ def measure(
             (outputs, targets) -> one loss per sample.
         measures: names or patterns such as "relative.*"; None takes the defaults that apply to the
             network.
+        budget: how many forward-backwards over the data the call may take; what does not fit is
+            left out, and named with its price. None: 20 for the default measures of a network with
+            more than 20,000 weights, and no limit for measures that you name; nor has math.inf.
         layers: module paths or patterns to restrict the per-layer measures to; "head" for the head.
         head: the path of the last linear layer, if it is not found automatically.
         forward: (model, batch) -> (outputs, targets), for batches of another form; a third value
@@ -77,7 +90,7 @@ def measure(
     >>> round(report["curvature.trace"].value, 12)        # 2·mean ‖x‖²
     2.0
     """
-    return measured(setup, model, data, measures=measures)
+    return measured(setup, model, data, measures=measures, budget=budget)
 
 
 @measuring()
@@ -88,17 +101,25 @@ def measured(
     *,
     measures: str | Sequence[str] | None,
     also: Iterable[str] = (),
+    without: Collection[str] = (),
+    budget: float | None = math.inf,
 ) -> Report:
     """As `measure`, with further measures where the network has what they require."""
-    asked = Asked.read(measures, also)
+    asked = Asked.read(measures, also).without(without)
     workspace = setup.workspace(model, data)
     applied = asked.of(workspace)
     with workspace.surface.preserved():
+        if budget is None:
+            budget = usual_budget(_size(workspace), measures, BUDGET)
+        if math.isfinite(budget) or setup.progress is not None:
+            applied = applied.priced(budget)
+            tell_plan(setup, applied)
         values, refused = applied.measured()
         if setup.arithmetic != "full":
             values = with_rounding(values, applied, model, setup)
     left_out = applied.left_out | refused
-    told = {name: why for name, why in left_out.items() if name in asked.matched}
+    dear = applied.prices.left_out if applied.prices else {}
+    told = {name: why for name, why in left_out.items() if name in asked.matched | dear.keys()}
     return Report(
         {name: m.whole for name, m in values.items()},
         layers={name: m.layers for name, m in values.items() if m.layers},
@@ -109,24 +130,45 @@ def measured(
     )
 
 
-@verb(measures=MEASURES)
+def usual_budget(size: int, measures: object, budget: float) -> float:
+    """The budget where none was given: of defaults, and of a network of a `size` not small."""
+    return budget if measures is None and size > SMALL else math.inf
+
+
+def _size(workspace: Workspace) -> int:
+    return sum(p.numel() for p in workspace.surface.parameters.values())
+
+
+def tell_plan(setup: Setup, applied: Applied) -> None:
+    """Tell what measuring will cost, before it starts."""
+    if setup.progress is not None and applied.prices is not None:
+        total = total_samples(applied.workspace.surface.data)
+        setup.progress(0, total, f"planned: {applied.prices.in_words()}")
+
+
+@verb(measures=MEASURES, budget=BUDGET_CHECK)
 def preflight(
     setup: Setup,
     model: nn.Module,
     data: Iterable[Any],
     *,
     measures: str | Sequence[str] | None = None,
+    budget: float | None = None,
     **shared: Unpack[AllShared],
 ) -> Preflight:
-    """What `measure` with these arguments will cost at least; runs only a few samples."""
+    """What `measure` with these arguments will cost; runs only a few samples."""
     asked = Asked.read(measures)
     workspace = setup.workspace(model, data)
-    cards = asked.of(workspace).cards
+    applied = asked.of(workspace)
     with workspace.surface.preserved():
-        further = {c.name: c.further_cost(workspace) for c in cards if c.further_cost}
+        if budget is None:
+            budget = usual_budget(_size(workspace), measures, BUDGET)
+        applied = applied.priced(budget)
+        cards, further = applied.cards, applied.further
         once = {c.shared_work or c.name: further[c.name] for c in cards if c.name in further}
         needs = {card.name: card.needs for card in cards}
-        return forecast(workspace, needs, further, sum(once.values(), Cost()))
+        whole = forecast(workspace, needs, further, sum(once.values(), Cost()))
+        return dataclasses.replace(whole, prices=applied.prices)
 
 
 def cards(pattern: str = "*") -> list[catalogue.Card]:

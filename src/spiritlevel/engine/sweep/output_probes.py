@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from ...math.student import t_quantile
+from ...records.measurements import Cost
 from ..estimate import Estimate
 from ..refine import AbstractDraws, Outlook
 from .leading import Leading, largest_excess, least_probes
@@ -18,6 +19,7 @@ class OutputProbes(AbstractDraws):
     """Σ factor × value over rows; each draw is a probe of the columns, for all rows together."""
 
     least = 2  # the error of a single probe is unknown
+    price, price_of_stage = 2 / 3, 1 / 3  # a backward, after a forward
 
     def __init__(
         self,
@@ -27,11 +29,15 @@ class OutputProbes(AbstractDraws):
         *,
         num_columns: float,
         leading: Leading | None = None,
+        probe: Cost | None = None,
     ) -> None:
         """All columns are taken where as many probes seem to be needed as `num_columns`.
 
-        With `leading`, those of the most likely classes are where that is cheaper.
+        With `leading`, those of the most likely classes are where that is cheaper. `probe` is what
+        a pass with a single one costs, for one sample.
         """
+        if probe is not None:
+            self.price, self.price_of_stage = 2 * probe.backwards / 3, probe.forwards / 3
         self._parts, self._take_pass = parts, take_pass
         self._factors, self._num_columns, self._leading = factors, num_columns, leading
 

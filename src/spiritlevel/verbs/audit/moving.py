@@ -15,35 +15,39 @@ from ... import symmetries
 from ...engine.precision import EXACT_COLUMNS, Method
 from ...ground.errors import SpiritlevelError
 from ...ground.need import is_whole, need, whole
-from ...measures import registered_cards
-from ...measures.asked import MEASURES
+from ...measures import get, registered_cards
+from ...measures.asked import MEASURES, Asked
 from ...measures.confounders import MEASURED_ALONG
 from ...measures.setup import OfMeasures, Setup
 from ...measures.verb import verb
 from ...model import batches as _batches
 from ...model.arguments import ArgumentCheck
-from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
-from ...model.distributed import Processes
 from ...model.findings import share
 from ...model.losses import common_shift
 from ...model.surface import Surface
-from ...records.measurements import Report
+from ...records.measurements import Cost, Report
 from ...symmetries import CONFIDENCE_ONLY, DOWN, UP
 from .. import measuring as api
-from .record import Audit
+from .affording import on_all, within
+from .checking import OutputCheck, View
+from .record import Audit, differs, is_small, ratio
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 NUM_VARIED = 16  # samples, changed in many ways, that show whether symmetries were missed
 NUM_SAMPLES = 4  # that the search for symmetries runs on; what it finds is verified on all
+BUDGET = 60.0  # forward-backwards for measures that were not named
 MOST_DRAWS = 10_000  # of a move; each of them is kept as a report
-View = Callable[[Tensor], Tensor]
 LAST_DIGITS = 1e4  # by which rounding may change outputs when weights are multiplied by up to 25
 
 
-@verb(measures=MEASURES, draws=ArgumentCheck(is_whole, "a whole number, such as 3"))
+@verb(
+    measures=MEASURES,
+    draws=ArgumentCheck(is_whole, "a whole number, such as 3"),
+    budget=api.BUDGET_CHECK,
+)
 def audit(
     setup: Setup,
     model: nn.Module,
@@ -52,6 +56,7 @@ def audit(
     measures: str | Sequence[str] | None = None,
     method: Method | None = None,
     draws: int = 3,
+    budget: float | None = None,
     **shared: Unpack[OfMeasures],
 ) -> Audit:
     """Find out which measures can be trusted for this network. The model is left exactly as it was.
@@ -71,7 +76,13 @@ def audit(
         method: as for `measure`; None takes the exact GGN, or by output probes where the network
             has many outputs.
         draws: how often each move is made, with other factors every time: above 1, below 1, then
-            some above and some below. The verdict rests on the worst.
+            some above and some below. The verdict rests on the worst. What shows a large change and
+            takes a search or products with the Hessian is not drawn again.
+        budget: how many forward-backwards over the data all of it may take. Measures are then taken
+            on as many samples as that allows, 8 at least, with searches of 5 steps, and what does
+            not fit is left out and named with its price; outputs are verified on all data. None: 60
+            for the default measures of a network with more than 20,000 weights, and no limit for
+            measures that you name; nor has math.inf.
         seed: of the factors and of everything random in the measures.
         progress: called with (steps done, steps in all, what is being done).
 
@@ -97,32 +108,55 @@ def audit(
     silent = dataclasses.replace(setup, method=method, progress=None)
     towards = {name: _towards(move, draws) for name, move in symmetries_found.moves.items()}
     steps = sum(map(len, towards.values())) + 2
+    if budget is None:
+        budget = api.usual_budget(found.size, measures, BUDGET)
+    if math.isfinite(budget):
+        counts = {name: len(each) for name, each in towards.items()}
+        asked, spent = Asked.read(measures, also), found.cost.forward_backwards / found.num_samples
+        afforded = within(budget, silent, model, data, asked=asked, draws=counts, spent=spent)
+    else:
+        afforded = on_all(silent, data, steps - 2)
+    check = OutputCheck(setup, model, data, found.seen or _all)
 
-    def measured(subject: nn.Module) -> Report:
+    def measured(subject: nn.Module, without: Iterable[str]) -> Report:
         if subject is not model:
             share(model, subject)
-        return api.measured(silent, subject, data, measures=measures, also=also)
+        return api.measured(
+            afforded.setup,
+            subject,
+            afforded.data,
+            measures=measures,
+            also=also,
+            without={*afforded.left_out, *without},
+        )
 
+    tell(1, steps, f"planned: {afforded.plan}")
     tell(1, steps, "measuring")
-    original = measured(model)
+    original = measured(model, ())
+    cost = found.cost + original.cost
     reports: dict[str, list[Report]] = {}
     absent, done = dict(symmetries_found.absent), 1
     unmeasured: list[str] = []
     for name, move in symmetries_found.moves.items():
         generator = torch.Generator().manual_seed(setup.seed)
+        settled: set[str] = set()
         for variant, direction in zip(cycle(move.variants), towards[name], strict=False):
             done += 1
             tell(done, steps, f"measuring after {name}")
             moved, growth = _moved(model, variant, generator, direction)
-            apart = _deviation(setup, model, moved, growth, data, found.seen or _all)
+            apart = check.deviation(moved, growth)
             if apart <= max(symmetries_found.tolerance, move.remainder, _rounding(model)):
                 try:
-                    reports.setdefault(name, []).append(measured(moved))
+                    report = measured(moved, settled)
                 except SpiritlevelError as error:  # what was measured so far is worth keeping
-                    del reports[name]
+                    reports.pop(name, None)
                     absent[name] = f"a copy of the network could not be measured: {error}"
                     unmeasured.append(name)
                     break
+                reports.setdefault(name, []).append(report)
+                cost += report.cost
+                if math.isfinite(budget):
+                    settled |= _settled(original, report)
             elif name not in reports:
                 absent[name] = (
                     f"it holds on {NUM_SAMPLES} samples and not on all: outputs are up to "
@@ -136,7 +170,21 @@ def audit(
         moves={name: symmetries_found.moves[name].describe() for name in reports},
         absent=absent,
         unexplored=_unexplored(symmetries_found.unexplored, unmeasured),
+        measured_on=afforded.note,
+        left_out=afforded.left_out,
+        cost=cost + check.cost,
     )
+
+
+def _settled(before: Report, after: Report) -> set[str]:
+    """Measures that take a search or products, and that a draw has changed by a large factor."""
+    return {
+        name
+        for name, m in after.items()
+        if (get(name).needs.products or get(name).found_by == "search")
+        and differs(before[name], m)
+        and not is_small(ratio(before[name].value, m.value))
+    }
 
 
 def _unexplored(before: str, unmeasured: list[str]) -> str:
@@ -168,38 +216,6 @@ def _all(outputs: Tensor) -> Tensor:
     return outputs
 
 
-def _deviation(
-    setup: Setup,
-    model: nn.Module,
-    moved: nn.Module,
-    growth: float,
-    data: Iterable[Any],
-    seen: View,
-) -> float:
-    """How far outputs on all data are from `growth` times the original's, beside the largest.
-
-    As far as the loss sees them.
-    """
-    processes = Processes(join=setup.distributed)
-    original, copied = (
-        Surface(each, data, loss=setup.loss, forward=setup.forward, processes=processes)
-        for each in (model, moved)
-    )
-    apart = largest = 0.0
-    with processes.together(), original.preserved(), full_precision(), torch.no_grad():
-        for where, batch in original.batches():
-            before, after = (
-                seen(each.outputs(batch, where=where, may_overflow=True)[0].double())
-                for each in (original, copied)
-            )
-            if before.numel():
-                largest = max(largest, float((growth * before).abs().max()))
-                off = float((after - growth * before).abs().max())
-                apart = max(apart, math.inf if math.isnan(off) else off)
-    apart, largest = (max(parts) for parts in zip(*processes.gather((apart, largest)), strict=True))
-    return apart / largest if largest else apart
-
-
 def _rounding(model: nn.Module) -> float:
     """What rounding alone may do to outputs, in the precision that the model has.
 
@@ -212,10 +228,13 @@ def _rounding(model: nn.Module) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """The symmetries of a network, and what was seen of its outputs on the way."""
+    """The symmetries of a network, and what was seen of it on the way."""
 
     symmetries: symmetries.FoundMoves
     num_outputs: int
+    num_samples: int
+    size: int  # how many weights are measured
+    cost: Cost
     seen: View | None  # what the loss sees of outputs, if that is less than all
 
 
@@ -229,11 +248,14 @@ def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> _Found:
             head: str | None = workspace.head.layer
         except SpiritlevelError:
             head = None
-        num_outputs = workspace.plan.num_outputs
+        num_outputs, num_samples = workspace.plan.num_outputs, workspace.num_samples
+        size = sum(p.numel() for p in workspace.surface.parameters.values())
         surface = workspace.surface
         with surface.preserved(), torch.no_grad():
             outputs, targets = surface.outputs(more, where=BatchLocation(0))
         seen = _view(common_shift(surface.loss, outputs, targets))
+
+    costs = [surface.cost]
 
     def on(chosen: Any) -> Callable[[nn.Module], Tensor]:
         def run(network: nn.Module) -> Tensor:
@@ -242,7 +264,9 @@ def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> _Found:
                 lambda t: t.to(dtype) if t.is_floating_point() else t, chosen
             )
             place = Surface(network, [cast], loss=loss, forward=forward)
-            return place.outputs(cast, where=BatchLocation(0))[0]
+            outputs, _ = place.outputs(cast, where=BatchLocation(0))
+            costs.append(place.cost)
+            return outputs
 
         return run
 
@@ -254,7 +278,7 @@ def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> _Found:
         seen=seen,
         generator=torch.Generator().manual_seed(setup.seed),
     )
-    return _Found(found, num_outputs, seen)
+    return _Found(found, num_outputs, num_samples, size, sum(costs, Cost()), seen)
 
 
 def _view(dim: int | None) -> View | None:

@@ -11,7 +11,7 @@ from ...ground.plain_text import visible
 from ...measures import OF_OUTPUTS, registered_cards
 from ...measures.confounders import MEASURED_ALONG
 from ...records.content import Cell, Column, Part, Table, Text
-from ...records.measurements import SHORT, Measurement, Report, Status
+from ...records.measurements import SHORT, Cost, Measurement, Report, Status
 from ...records.notebooks import Shown
 from ...records.reading import Misread, Saved, to_plain
 from ...symmetries import CONFIDENCE_ONLY
@@ -144,6 +144,10 @@ class Audit(Shown, Saved):
     moves: Mapping[str, str] = dataclasses.field(kw_only=True)  # what each of them does
     absent: Mapping[str, str] = dataclasses.field(kw_only=True)  # why others do not apply
     unexplored: str = dataclasses.field(default="", kw_only=True)  # symmetries perhaps missed
+    measured_on: str = dataclasses.field(default="", kw_only=True)  # which samples, if not all
+    # measures that the budget left out, and what each would take in forward-backwards
+    left_out: Mapping[str, float] = dataclasses.field(default_factory=dict, kw_only=True)
+    cost: Cost = dataclasses.field(default_factory=Cost, kw_only=True)  # of all that was done
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{name}: {verdict.kind}" for name, verdict in self.verdicts.items())
@@ -157,16 +161,21 @@ class Audit(Shown, Saved):
     def after(self, measure: str, move: str) -> Measurement:
         """The measurement that the move changed most, of all its draws."""
         before = self.original[measure].value
-        found = [report[measure] for report in self.moved[move]]
-        return max(found, key=lambda after: strength(_ratio(before, after.value)))
+        return max(
+            self.draws_of(measure, move), key=lambda after: strength(ratio(before, after.value))
+        )
+
+    def draws_of(self, measure: str, move: str) -> list[Measurement]:
+        """The measurements after each draw of a move; once it is settled, it is not drawn again."""
+        return [report[measure] for report in self.moved[move] if measure in report]
 
     def factor(self, measure: str, move: str) -> float:
         """What the number was multiplied by, at worst; infinite where it was 0 before."""
-        return _ratio(self.original[measure].value, self.after(measure, move).value)
+        return ratio(self.original[measure].value, self.after(measure, move).value)
 
     def has_moved(self, measure: str, move: str) -> bool | None:
         """Whether the number changed in any draw; None where its errors leave that open."""
-        outcomes = [self._differs(measure, report) for report in self.moved[move]]
+        outcomes = self._outcomes(measure, move)
         return True if True in outcomes else None if None in outcomes else False
 
     def verdict(self, measure: str) -> Verdict:
@@ -190,24 +199,15 @@ class Audit(Shown, Saved):
 
     def _response(self, measure: str, move: str) -> float | None:
         """The worst factor of a move; 1 if nothing changed, None if errors could hide a change."""
-        outcomes = [self._differs(measure, report) for report in self.moved[move]]
+        outcomes = self._outcomes(measure, move)
         factor = self.factor(measure, move)
         if True in outcomes and (None not in outcomes or not is_small(factor)):
             return factor
         return 1.0 if set(outcomes) == {False} else None
 
-    def _differs(self, measure: str, report: Report) -> bool | None:
-        before, after = self.original[measure], report[measure]
-        apart = abs(after.value - before.value)
-        largest = max(abs(before.value), abs(after.value))
-        errors = _error(before, after)
-        if not math.isfinite(apart):
-            return None
-        if apart <= UNCHANGED * largest:  # the same random numbers met both: errors do not matter
-            return False
-        if apart > errors:
-            return True
-        return False if errors <= HIDING * largest else None
+    def _outcomes(self, measure: str, move: str) -> list[bool | None]:
+        before = self.original[measure]
+        return [differs(before, after) for after in self.draws_of(measure, move)]
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
@@ -242,6 +242,17 @@ class Audit(Shown, Saved):
             "Numbers under a move are factors, the farthest from 1 of all draws; = is unchanged "
             f"within an error of at most {HIDING:.0%}, ? is not decided."
         ]
+        if self.measured_on:
+            lines.append(
+                f"Values and factors are those of {self.measured_on}; that the function stays the "
+                "same was verified on all."
+            )
+        if self.left_out:
+            dear = ", ".join(f"{name} (about {cost:.2g})" for name, cost in self.left_out.items())
+            lines.append(
+                f"Left out, in forward-backwards beyond the budget: {dear}. Name them, or raise "
+                "the budget."
+            )
         lines += [f"{move}: {text}." for move, text in self.moves.items()]
         lines += self.not_made()
         if not self.preserving:
@@ -294,9 +305,8 @@ class Audit(Shown, Saved):
         for move, reports in self.moved.items():
             if not reports:
                 raise Misread(f"the audit has no draws under {move!r}")
-            for report in reports:
-                if missing := [name for name in self.original if name not in report]:
-                    raise Misread(f"the audit has no {missing[0]!r} under {move!r}")
+            if missing := [name for name in self.original if not self.draws_of(name, move)]:
+                raise Misread(f"the audit has no {missing[0]!r} under {move!r}")
 
 
 def cell(audit: Audit, measure: str, move: str) -> str:
@@ -314,7 +324,22 @@ def answers(verdict: Verdict) -> list[Cell]:
     return [verdict.scale.kind, verdict.confidence.kind]
 
 
-def _ratio(before: float, after: float) -> float:
+def differs(before: Measurement, after: Measurement) -> bool | None:
+    """Whether a number changed; None where its errors leave that open."""
+    apart = abs(after.value - before.value)
+    largest = max(abs(before.value), abs(after.value))
+    errors = _error(before, after)
+    if not math.isfinite(apart):
+        return None
+    if apart <= UNCHANGED * largest:  # the same random numbers met both: errors do not matter
+        return False
+    if apart > errors:
+        return True
+    return False if errors <= HIDING * largest else None
+
+
+def ratio(before: float, after: float) -> float:
+    """What a number was multiplied by; infinite where it was 0 before."""
     if before == after:
         return 1.0
     return after / before if before else math.inf
