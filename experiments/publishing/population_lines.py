@@ -9,7 +9,7 @@ from spiritlevel.measures.confounders import MEASURED_ALONG
 from spiritlevel.records.content import Cell, CorrelationCell
 from spiritlevel_lab.claims.experiment import Row
 from spiritlevel_lab.claims.population import CONFOUNDERS, GAP, measured
-from spiritlevel_lab.claims.settings import cautious_partial, levels_of
+from spiritlevel_lab.claims.settings import partial_of, levels_of
 from spiritlevel_lab.claims.trained import NotAsked
 from spiritlevel_lab.statistics import Correlation, Judged, Levels, Within
 
@@ -103,7 +103,7 @@ def lines_of(result: ScaleResult) -> list[MeasureLine]:
         found = levels_of(rows, name, GAP, experiment.settings)
         if found is not None:
             fixed = (
-                cautious_partial(rows, name, GAP, given, experiment.settings)
+                partial_of(rows, name, GAP, given, experiment.settings)
                 for given in ([LOSS], list(CONFOUNDERS))
             )
             lines.append(MeasureLine(experiment.name, name, found, *fixed))

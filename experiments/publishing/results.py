@@ -7,7 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from spiritlevel_lab.claims.experiment import Experiment, Outcome
-from spiritlevel_lab.claims.scale import WORDS, library_study, verdict_in_words
+from spiritlevel_lab.claims.scale import (
+    WORDS,
+    at_the_papers_scale,
+    library_study,
+    verdict_in_words,
+)
 from spiritlevel_lab.papers.judgement import judged
 from spiritlevel_lab.papers.records import Record, stem
 from spiritlevel_lab.papers.registry import find
@@ -24,7 +29,10 @@ class ScaleResult:
     @classmethod
     def of(cls, record: Record, experiment: Experiment | None = None) -> ScaleResult:
         """The result of a record, analysed as its experiment says, or another that looks at it."""
-        experiment = experiment or find(record.name)
+        study = library_study(record.name, record.preset)
+        experiment = (experiment or find(record.name)).at(
+            record.preset, comparable=at_the_papers_scale(study)
+        )
         return cls(experiment, record, judged(experiment, record.rows))
 
     @property

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spiritlevel.records.content import Cell, Figure, Panels, Series, Table
 
-from ...claims.contrasts import factor
+from ...claims.contrasts import exponential
 from ...claims.experiment import Experiment, Outcome, Row
 from ...claims.findings import Finding, above, below, every, verdict
-from ...claims.numbers import mean, plain
+from ...claims.numbers import IntervalEstimate, plain, widest_mean
 from ...claims.population import GAP, finite_rows
-from ...claims.rows import column
-from ...statistics import spearman
+from ...claims.rows import OUTCOMES, column
+from ...claims.settings import judged_of
 from .flatness_panels import FLATNESS
 from .table_3 import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
 
-ERROR_GAP = "error_gap"
+RATE = "rate"
 ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share
-SHOWN = {HEAD: FLATNESS, GAP: "gap of the losses", ERROR_GAP: "gap of the accuracies"}
+SHOWN = {HEAD: FLATNESS, **OUTCOMES}
 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """SGD against AdamW at the same rate, and what a larger rate does to each."""
     groups = by_optimizer_and_rate(finite_rows(rows, HEAD))
-    findings = [*_optimizers_compared(groups), *_rates_compared(groups)]
+    findings = [*_optimizers_compared(groups), *_rates_compared(groups, experiment.settings)]
     table: list[list[Cell]] = [
         [optimizer, f"{rate:g}", len(group), *(_quartiles_text(group, name) for name in SHOWN)]
         for (optimizer, rate), group in groups.items()
@@ -88,10 +89,10 @@ def _optimizers_compared(groups: ByRate) -> list[Finding]:
     shared = [rate for optimizer, rate in groups if optimizer == SGD and (ADAMW, rate) in groups]
     pairs = {rate: _pairs(groups[ADAMW, rate], groups[SGD, rate]) for rate in shared}
     flatter = {
-        rate: factor((adamw.get(HEAD), sgd.get(HEAD)) for adamw, sgd in each)
+        rate: exponential(_widest(each, lambda a, s: math.log(s[HEAD] / a[HEAD])))
         for rate, each in pairs.items()
     }
-    smaller = {rate: mean(s[GAP] - a[GAP] for a, s in each) for rate, each in pairs.items()}
+    smaller = {rate: _widest(each, lambda a, s: s[GAP] - a[GAP]) for rate, each in pairs.items()}
     return [
         every(
             "SGD ends flatter than AdamW at every rate that both have (flatness over AdamW's)",
@@ -105,6 +106,17 @@ def _optimizers_compared(groups: ByRate) -> list[Finding]:
     ]
 
 
+def _widest(
+    pairs: Sequence[tuple[Row, Row]], change: Callable[[Row, Row], float]
+) -> IntervalEstimate:
+    """Over pairs, over their seeds or over what else they share, whichever is widest."""
+    changes = [change(*pair) for pair in pairs]
+    shared = (("seed",), ("batch_size", "weight_decay"))
+    return widest_mean(
+        changes, *([tuple(map(row.get, names)) for row, _ in pairs] for names in shared)
+    )
+
+
 def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]:
     """Pairs of runs, one of each group, that differ in nothing else."""
     partners = {tuple(map(row.get, ALIKE)): row for row in first}
@@ -112,17 +124,17 @@ def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]
     return [(partners[key], row) for key, row in keys if key in partners]
 
 
-def _rates_compared(groups: ByRate) -> list[Finding]:
+def _rates_compared(groups: ByRate, settings: Sequence[str]) -> list[Finding]:
     """Fig. 4: a larger rate makes one optimizer flatter and the other sharper."""
     trends = {}
     for name in (SGD, ADAMW):
-        points = [
-            (rate, row.get(HEAD))
+        rows = [
+            {**row, RATE: rate}
             for (optimizer, rate), group in groups.items()
             if optimizer == name
             for row in group
         ]
-        trends[name] = spearman([rate for rate, _ in points], [kappa for _, kappa in points])
+        trends[name] = judged_of(rows, RATE, HEAD, settings)
     return [
         every(
             "flatness falls with the rate of SGD and rises with that of AdamW (rank correlations)",
