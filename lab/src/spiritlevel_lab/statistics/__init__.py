@@ -6,7 +6,8 @@ from .granulated import AxisKendall, GranulatedKendall, granulated_kendall
 from .holm import Holm, holm
 from .judged import Judged, judge
 from .levels import Levels, Within, levels
-from .partial import partial_correlation, partial_judged
+from .partial import partial_correlation
+from .partial_judged import partial_judged
 from .regression import Regression, regression
 from .sign_error import Environment, SignError, sign_error
 from .table import summary

@@ -186,34 +186,6 @@ def groups_that_share(
     return coarsest(axes) | ({SEED: by_seed} if enough else {})
 
 
-def sharing(name: str) -> str:
-    """Who shares it, in words.
-
-    >>> sharing("lr"), sharing("seed")
-    ('settings with the same lr', 'runs with the same seed')
-    """
-    return f"{'runs' if name == SEED else 'settings'} with the same {name}"
-
-
-def may_be_alike(*names: str) -> str:
-    """The same of all of them, as the beginning of a sentence.
-
-    >>> may_be_alike("lr", "init", "seed")
-    'Settings with the same lr or init and runs with the same seed may be alike, too'
-    """
-    axes = " or ".join(name for name in names if name != SEED)
-    alike = [sharing(name) for name in (axes, SEED) if name and (name != SEED or SEED in names)]
-    text = " and ".join(alike)
-    return f"{text[0].upper()}{text[1:]} may be alike, too"
-
-
-def doubt(found: Correlation, shared: Mapping[str, Correlation]) -> str:
-    """What is shared that makes a clear correlation unclear if those that share it count once."""
-    name = widest({"": found, **shared})
-    is_clear_no_more = bool(name) and is_clear(found) and not is_clear(shared[name])
-    return name if is_clear_no_more else ""
-
-
 def is_clear(correlation: Correlation) -> bool:
     """Whether its interval lies on one side of 0."""
     return correlation.low > 0 or correlation.high < 0
@@ -235,36 +207,19 @@ def coarsest(axes: Mapping[str, Sequence[object]]) -> dict[str, list[Shared]]:
     ['lr']
     """
     chosen: dict[tuple[str, ...], list[Shared]] = {}
-    num_settings = _number(axes, tuple(axes))
+    num_settings = number_of(axes, tuple(axes))
     sizes = range(1, min(len(axes) - 1, MOST_AXES) + 1)
     subsets = (itertools.combinations(axes, size) for size in sizes)
     for names in itertools.chain.from_iterable(subsets):
         if any(set(each) <= set(names) for each in chosen):
             continue
-        if MIN_CLUSTERS <= _number(axes, names) < num_settings:
+        if MIN_CLUSTERS <= number_of(axes, names) < num_settings:
             chosen[names] = _groups(axes, names)
     return {" and ".join(names): groups for names, groups in chosen.items()}
 
 
-def uncounted(
-    axes: Mapping[str, Sequence[object]], seeds: Sequence[object] = ()
-) -> tuple[str, ...]:
-    """The axes whose values settings share, if none has values enough to be counted; and the seed.
-
-    >>> uncounted({"lr": [1, 1, 2, 2, 3, 3], "batch": [8, 9] * 3})
-    ('lr', 'batch')
-    >>> uncounted({"lr": [1, 2, 3, 4] * 2}, seeds=[0] * 4 + [1] * 4)
-    ('seed',)
-    """
-    num_seeds = len(set(map(str, seeds)))
-    few = (SEED,) if 1 < num_seeds < min(MIN_CLUSTERS, len(seeds)) else ()
-    if coarsest(axes):
-        return few
-    num_settings = _number(axes, tuple(axes))
-    return (*(name for name in axes if 1 < _number(axes, (name,)) < num_settings), *few)
-
-
-def _number(axes: Mapping[str, Sequence[object]], names: Sequence[str]) -> int:
+def number_of(axes: Mapping[str, Sequence[object]], names: Sequence[str]) -> int:
+    """How many combinations of the values of these axes there are."""
     return len(set(_groups(axes, names)))
 
 

@@ -1,19 +1,20 @@
 """The one interval and the one p that a number is judged by: the widest honest interval.
 
 Runs of one setting are alike, settings with the same optimizer may be alike, and so may runs with
-the same seed. Which of these decides is not known, so each is counted in turn, and the widest
-interval judges. Where one axis decides, an interval over settings alone calls a third to a half of
-true nulls clear. The simulation in `tests/statistics/test_rules.py` holds these numbers.
+the same seed. Which of these decides is not known, so each is left out in turn, and the widest
+interval judges. What has too few values to be left out is held fixed, see `few_values`: the
+interval then reaches over the correlation with it and without it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from .clusters import MIN_CLUSTERS, SEED, widest
+from .clusters import SEED, widest
 from .correlations import Correlation, verdict_of
+from .few_values import Design
 from .intervals import Interval
 
 RUNS, SETTINGS, SEEDS = "runs", "settings", "seeds"
@@ -30,6 +31,7 @@ class Judged:
     n: int  # runs
     over: str  # what was left out in turn: "settings", "seeds", "groups with the same lr", "runs"
     count: int  # how many of these there are
+    fixed: tuple[str, ...]  # axes with too few values, held fixed as well
     confidence: float
     reason: str = ""  # why there is no interval, or what qualifies it
 
@@ -44,6 +46,14 @@ class Judged:
         """Whether its interval lies on one side of 0."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def counted(self) -> str:
+        """What the interval counts, in words: "over 6 groups with the same optimizer"."""
+        if math.isnan(self.low):
+            return ""
+        fixed = f", with and without {' and '.join(self.fixed)} held fixed" if self.fixed else ""
+        return f"over {self.count} {self.over}{fixed}"
+
     def __str__(self) -> str:
         if math.isnan(self.value):
             return f"undefined ({self.reason})"
@@ -53,43 +63,75 @@ class Judged:
 
 
 def judge(
-    found: Correlation, shared: Mapping[str, Correlation], uncounted: Sequence[str] = ()
+    found: Correlation,
+    shared: Mapping[str, Correlation],
+    held: Mapping[str, Correlation],
+    design: Design,
 ) -> Judged:
-    """The widest of the interval over settings (or runs) and those over what they share.
+    """The widest of the intervals over settings (or runs) and over what they share.
 
     Args:
         found: over settings; over runs where no setting is repeated.
         shared: by what is shared, as from `over_shared`.
-        uncounted: what is shared and has too few values, as from `uncounted`.
+        held: the same, with axes that have few values held fixed, as from `with_few_fixed`.
+        design: that of the runs.
     """
-    name = widest({"": found, **shared})
-    chosen = shared[name] if name else found
-    judged = Judged(
+    free = {"": found, **shared}
+    name = widest(free)
+    judged = _of(free[name], _over(name, found), design)
+    failed = next((each for each in free.values() if math.isnan(each.low)), None)
+    if failed is not None or not design.is_honest:
+        return _without_interval(judged, design.reason if failed is None else failed.reason)
+    if held:
+        name = widest(held)
+        without = next((each for each in held.values() if math.isnan(each.low)), None)
+        if without is not None:
+            fixed = " and ".join(design.few)
+            return _without_interval(judged, f"with {fixed} held fixed: {without.reason}")
+        judged = _hull(judged, _of(held[name], _over(name, found), design))
+    return agreeing(judged)
+
+
+def agreeing(judged: Judged) -> Judged:
+    """Interval and p with one answer: clear where both say so, else the other gives way.
+
+    They are two tests only where runs are counted, or nothing changes what is left out.
+    """
+    level = 1.0 - judged.confidence
+    if not judged.is_clear:
+        return dataclasses.replace(judged, p=max(judged.p, level))
+    if judged.p < level:
+        return judged
+    return dataclasses.replace(judged, low=min(0.0, judged.low), high=max(0.0, judged.high))
+
+
+def _hull(one: Judged, other: Judged) -> Judged:
+    """Both intervals in one; what is counted is that of the larger p."""
+    larger = one if one.p >= other.p else other
+    return dataclasses.replace(
+        one,
+        low=min(one.low, other.low),
+        high=max(one.high, other.high),
+        p=larger.p if one.value * other.value > 0 else 1.0,
+        over=larger.over,
+        count=larger.count,
+    )
+
+
+def _of(chosen: Correlation, over: str, design: Design) -> Judged:
+    return Judged(
         *(chosen.value, chosen.low, chosen.high, chosen.p, chosen.n),
-        over=_over(name, found),
+        over=over,
         count=chosen.n if chosen.clusters is None else chosen.clusters,
+        fixed=design.few,
         confidence=chosen.confidence,
         reason=chosen.reason,
     )
-    axes = [name for name in uncounted if name != SEED]
-    if not axes or math.isnan(judged.low):
-        return judged
-    return dataclasses.replace(
-        judged, low=math.nan, high=math.nan, p=math.nan, reason=no_honest_interval(axes)
-    )
 
 
-def no_honest_interval(axes: Sequence[str]) -> str:
-    """Why a design in which all axes have few values cannot tell what decides.
-
-    >>> no_honest_interval(["lr", "batch_size"])
-    'any of lr and batch_size may decide, and none has 4 values, so that it could be counted'
-    """
-    named = " and ".join(axes)
-    return (
-        f"any of {named} may decide, and none has {MIN_CLUSTERS} values, so that it could be "
-        "counted"
-    )
+def _without_interval(judged: Judged, reason: str) -> Judged:
+    nan = math.nan
+    return dataclasses.replace(judged, low=nan, high=nan, p=nan, reason=reason)
 
 
 def _over(name: str, found: Correlation) -> str:

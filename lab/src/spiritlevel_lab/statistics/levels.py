@@ -11,20 +11,17 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from .clusters import (
-    MIN_CLUSTERS,
     clustered,
-    doubt,
     is_clear,
-    may_be_alike,
     numbered,
     over_shared,
-    uncounted,
     widest,
 )
 from .correlations import COEFFICIENTS, WEAK, Correlation, of_all
+from .few_values import Design, with_few_fixed
 from .judged import Judged, judge
 from .permutations import two_way
 from .points import Array, Indices, Numbers, finite_points, is_constant, numpy
@@ -80,8 +77,8 @@ class Levels:
     clustered: Correlation
     between: Correlation
     within: Within
+    judged: Judged  # over all runs, with the one interval and the one p that it is judged by
     shared: Mapping[str, Correlation] = dataclasses.field(default_factory=dict)
-    uncounted: tuple[str, ...] = ()  # axes, where none has values enough for such groups
 
     @property
     def widest(self) -> str:
@@ -97,23 +94,16 @@ class Levels:
         return f"{_ends(found)} ({found.clusters} by {self.widest})"
 
     @property
-    def judged(self) -> Judged:
-        """Over all runs, with the one interval and the one p that it is judged by."""
-        return judge(self.clustered, self.shared, self.uncounted)
-
-    @property
     def doubt(self) -> str:
-        """What is shared that makes a clear correlation unclear if it counts once; or ""."""
-        return doubt(self.clustered, self.shared)
-
-    @property
-    def blind_spot(self) -> str:
-        """Where it is clear: that runs may be alike in a way that no interval counts; or ""."""
-        if self.doubt or not self.uncounted or not is_clear(self.clustered):
+        """What takes away a finding that counts settings alone, as a sentence; or ""."""
+        if not is_clear(self.clustered) or self.judged.is_clear:
             return ""
+        alone = f"Counting the {self.clustered.clusters} settings alone, the interval would be "
+        if math.isnan(self.judged.low):
+            return f"{alone}{_ends(self.clustered)}, but none is honest: {self.judged.reason}."
         return (
-            f"{may_be_alike(*self.uncounted)}. With fewer than {MIN_CLUSTERS} values that cannot "
-            "be counted, and the interval may be too narrow."
+            f"{alone}{_ends(self.clustered)}; {self.judged.counted} it is {_ends(self.judged)}, "
+            "which contains 0."
         )
 
     @property
@@ -143,12 +133,12 @@ class Levels:
         """What the levels say together; "" where there is nothing to say."""
         within = self.within
         if not within.by_setting:
-            return self._of_the_doubt
+            return self.doubt
         levels = (
-            f"within one setting the correlation is {within} on average, positive in "
+            f"within one setting the correlation is {within}, positive in "
             f"{within.num_positive} of {within.n} settings{self._too_few}; between the means of "
             f"{self.between.n} settings it is {self.between}; over all {self.pooled.n} runs "
-            f"{self.pooled}, and {_ends(self.clustered)} if settings are counted and not runs."
+            f"{self.judged}."
         )
         if not self.disagrees:
             said = f"{levels[0].upper()}{levels[1:]}"
@@ -157,12 +147,12 @@ class Levels:
                 f"The signs differ between the levels (Simpson's paradox): {levels} What holds "
                 "between settings need not hold between networks of one setting."
             )
-        return f"{said} {self._of_the_doubt}".rstrip()
+        return f"{said} {self.doubt}".rstrip()
 
     @property
     def caveat(self) -> str:
         """The part of it that takes something away from the correlation over all; or ""."""
-        return self.sentence if self.disagrees else self._of_the_doubt
+        return self.sentence if self.disagrees else self.doubt
 
     @property
     def _too_few(self) -> str:
@@ -171,17 +161,6 @@ class Levels:
             f" ({left} more {'has' if left == 1 else 'have'} too few runs that differ)"
             if left
             else ""
-        )
-
-    @property
-    def _of_the_doubt(self) -> str:
-        if not self.doubt:
-            return self.blind_spot
-        found = self.shared[self.doubt]
-        return (
-            f"{may_be_alike(self.doubt)}: counting the {found.clusters} "
-            f"groups of them and not the {self.clustered.clusters} settings, the interval is "
-            f"{_ends(found)}, which contains 0."
         )
 
 
@@ -221,17 +200,21 @@ def levels(
     members = [numpy().flatnonzero(places == group) for group in range(num)]
     means = [[float(column[group].mean()) for group in members] for column in (x, y)]
     correlation = COEFFICIENTS[kind]
-    found = over_shared(values, target, axes or {}, seeds=seeds, kind=kind, confidence=confidence)
+    design = Design.of(settings, axes or {}, seeds)
+    how: dict[str, Any] = {"kind": kind, "confidence": confidence}
+    over_settings = clustered(values, target, settings, **how)
+    shared = over_shared(values, target, axes or {}, seeds=seeds, **how)
+    held = with_few_fixed(values, target, design, **how)
     return Levels(
         pooled=correlation(values, target, confidence=confidence),
-        clustered=clustered(values, target, settings, kind=kind, confidence=confidence),
+        clustered=over_settings,
         between=correlation(*means, confidence=confidence),
         within=_within(
             *(kind, x, y, {names[group[0]]: group for group in members}, confidence),
             [str(seeds[place]) for place in points.kept] if seeds else [],
         ),
-        shared=found,
-        uncounted=uncounted(axes or {}, seeds),
+        judged=judge(over_settings, shared, held, design),
+        shared=shared,
     )
 
 
@@ -253,7 +236,7 @@ def _within(
     return Within(found.value, found.low, found.high, found.p, by_setting, len(members))
 
 
-def _ends(correlation: Correlation) -> str:
+def _ends(correlation: Correlation | Judged) -> str:
     if math.isnan(correlation.low):
         return "no interval"
     return f"[{correlation.low:+.2f}, {correlation.high:+.2f}]"

@@ -9,12 +9,12 @@ from typing import Literal
 
 from spiritlevel.ground.need import need, one_of
 
-from .clusters import groups_that_share, in_blocks, jackknifed, numbered, uncounted
+from .clusters import in_blocks, jackknifed, numbered
 from .correlations import Correlation, defined, p_of_t, undefined
 from .intervals import FORMULAS, by_formula
-from .judged import Judged, judge
 from .points import (
     MIN_POINTS,
+    ROUND_OFF,
     Array,
     Indices,
     Numbers,
@@ -26,7 +26,7 @@ from .points import (
     scipy_stats,
     why_undefined,
 )
-from .resampling import pearson_of_counts
+from .resampling import pearson_of_counts, ranks_of_counts
 
 NOTHING_LEFT = 1e-7  # of a unit column, after the confounders are taken out: rounding or as good as
 
@@ -80,40 +80,13 @@ def partial_correlation(
     return jackknifed(found, _left_out(kind, x, y, columns, places), num, kind)
 
 
-def partial_judged(
-    values: Numbers,
-    target: Numbers,
-    confounders: Mapping[str, Numbers],
-    *,
-    clusters: Sequence[Hashable] | None,
-    axes: Mapping[str, Sequence[object]],
-    seeds: Sequence[object] = (),
-    kind: Literal["pearson", "spearman"] = "spearman",
-    confidence: float = 0.95,
-) -> Judged:
-    """The same with the one interval that judges it: the widest, see `judge`.
-
-    `clusters` are None where no setting is repeated; `axes` and `seeds` as for `over_shared`.
-    """
-    values, target = list(values), list(target)
-    columns = {name: list(column) for name, column in confounders.items()}
-
-    def over(groups: Sequence[Hashable] | None) -> Correlation:
-        return partial_correlation(
-            values, target, columns, kind=kind, confidence=confidence, clusters=groups
-        )
-
-    shared = {name: over(each) for name, each in groups_that_share(axes, seeds).items()}
-    return judge(over(clusters), shared, uncounted(axes, seeds))
-
-
 def _coefficient(
     kind: Literal["pearson", "spearman"], x: Array, y: Array, confounders: Mapping[str, Array]
 ) -> tuple[float, str, tuple[str, ...], list[str]]:
     """The value, or nan and why; the confounders held fixed, and why others are not."""
     n, others = len(x), list(confounders.values())
     if kind == "spearman":
-        x, y, *others = (_ranks(column) for column in (x, y, *others))
+        x, y, *others = (ranks(column) for column in (x, y, *others))
     basis, given, dropped = _basis(dict(zip(confounders, others, strict=True)), n)
     if n - len(given) < MIN_POINTS:
         need = f"{MIN_POINTS + len(given)} are needed for {len(given)} confounders"
@@ -135,18 +108,45 @@ def _left_out(
     places: Indices,
 ) -> Array:
     """The coefficient without each setting in turn; nan where there is none."""
+    np = numpy()
     blocks = in_blocks(places)
-    left_out = []
-    for block in range(int(blocks.max()) + 1):
-        kept = blocks != block
-        others = {name: column[kept] for name, column in confounders.items()}
-        few = int(kept.sum()) < MIN_POINTS
-        none = few or is_constant(x[kept]) or is_constant(y[kept])
-        left_out.append(math.nan if none else _coefficient(kind, x[kept], y[kept], others)[0])
-    return numpy().array(left_out)
+    kept = (blocks != np.arange(int(blocks.max()) + 1)[:, None]).astype(float)
+    left_x, left_y, *others = (
+        _units_of_kept(column if kind == "pearson" else ranks_of_counts(column, kept), kept)
+        for column in (x, y, *confounders.values())
+    )
+    held = np.stack(others, axis=-1) if others else np.zeros((*kept.shape, 0))
+    basis, sizes, _ = np.linalg.svd(held, full_matrices=False)
+    is_used = sizes > NOTHING_LEFT
+    basis = basis * is_used[:, None, :]
+    for _ in range(2):  # as in `_residual`
+        left_x, left_y = (
+            left - np.einsum("nik,njk,nj->ni", basis, basis, left, optimize=True)
+            for left in (left_x, left_y)
+        )
+    both, xx, yy = (
+        np.einsum("ni,ni->n", one, other)
+        for one, other in ((left_x, left_y), (left_x, left_x), (left_y, left_y))
+    )
+    enough = kept.sum(axis=1) - is_used.sum(axis=1) >= MIN_POINTS
+    is_left = enough & (xx > NOTHING_LEFT**2) & (yy > NOTHING_LEFT**2)
+    return np.where(is_left, both / np.sqrt(np.where(is_left, xx * yy, 1.0)), math.nan)
 
 
-def _ranks(column: Array) -> Array:
+def _units_of_kept(columns: Array, kept: Array) -> Array:
+    """Rows centred over what is kept, 0 outside, of length 1; 0 where they are constant."""
+    np = numpy()
+    largest = abs(columns).max() or 1.0
+    away = np.where(kept, columns / largest, 0.0)
+    means = away.sum(axis=1, keepdims=True) / kept.sum(axis=1, keepdims=True)
+    away = np.where(kept, away - means, 0.0)
+    spread = abs(away).max(axis=1, keepdims=True)
+    away = away / np.where(spread > ROUND_OFF, spread, math.inf)
+    lengths = np.sqrt((away**2).sum(axis=1, keepdims=True))
+    return away / np.where(lengths > 0.0, lengths, 1.0)
+
+
+def ranks(column: Array) -> Array:
     """Middle ranks; what differs by rounding alone stays constant instead of being ordered."""
     return column if is_constant(column) else scipy_stats().rankdata(column)
 

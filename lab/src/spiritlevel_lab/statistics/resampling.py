@@ -36,6 +36,11 @@ def spearman_of_counts(x: Array, y: Array, counts: Array) -> Array:
     return _in_parts(of_part, counts)
 
 
+def ranks_of_counts(column: Array, counts: Array) -> Array:
+    """Middle ranks within every resample; that of a point which is left out says nothing."""
+    return _ranks(Ties.of(column), counts)[0]
+
+
 def kendall_of_counts(x: Array, y: Array, counts: Array) -> Array:
     """Kendall's τ-b of every resample: S(c) over the geometric mean of what is untied."""
     np = numpy()

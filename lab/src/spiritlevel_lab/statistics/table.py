@@ -10,16 +10,21 @@ from typing import Any, Literal
 
 from spiritlevel.ground.errors import SpiritlevelError
 
-from .clusters import over_shared, uncounted
+from .clusters import over_shared
+from .confounding import confounding
 from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
+from .few_values import Design, with_few_fixed
 from .granulated import Seeds, granulated_kendall
 from .grid import Grid
 from .holm import Holm, holm
-from .levels import levels
+from .judged import Judged, judge
+from .levels import Levels, levels
 from .partial import partial_correlation
+from .partial_judged import partial_judged
 from .points import check_confidence, finite_points
 from .regression import regression
 from .sign_error import Pooling, sign_error
+from .tails import tails
 from .text import JUDGED, MeasureStatistics, StudyStatistics
 from .text import plain as plain
 
@@ -44,7 +49,8 @@ def summary(
 
     Args:
         rows: one mapping a run with "settings" (hyperparameters), "measures" (name to value) and
-            "target" (such as the generalization gap), and "confounders" (name to value) if any.
+            "target" (such as the generalization gap), and "confounders" (name to value) if any,
+            with their standard errors as "errors" where these are known.
             A missing or non-finite number leaves the run out where that number is needed.
         confidence: of all intervals.
         resamples: of the BCa bootstrap; 0 leaves it out.
@@ -64,6 +70,12 @@ def summary(
     clusters = _clusters([row["settings"] for row in rows], seed_key)
     axes = _columns([{k: v for k, v in row["settings"].items() if k != seed_key} for row in rows])
     given_seeds = [row["settings"].get(seed_key) for row in rows]
+    errors = _columns([row.get("errors", {}) for row in rows])
+    design: dict[str, Any] = {
+        "clusters": clusters,
+        "axes": axes,
+        "seeds": given_seeds if clusters is not None else (),
+    }
     measures = {}
     for name, values in _columns([row["measures"] for row in rows]).items():
         # A measure that is a confounder too is judged given the other confounders.
@@ -75,14 +87,34 @@ def summary(
             for kind in LEVELS
             if others
         }
+        shared = over_shared(axes=axes, **pair) if clusters is None else {}
+        found_levels: dict[str, Levels] = {
+            kind: levels(settings=clusters, axes=axes, seeds=given_seeds, kind=kind, **pair)
+            for kind in LEVELS
+            if clusters is not None
+        }
+        given, confounded = None, None
+        if others:
+            given = partial_judged(confounders=others, **design, **pair)
+            fixed = {each: others[each] for each in partial["spearman"].given}
+            confounded = confounding(values, target, fixed, given, errors=errors)
+        ranks = spearman(**pair)
         measures[name] = MeasureStatistics(
             name=name,
             pearson=pearson(**pair),
-            spearman=spearman(**pair),
+            spearman=ranks,
             kendall=kendall(**pair),
             bootstrap={k: of(**pair, **again) for k, of in COEFFICIENTS.items() if resamples},
+            judged=(
+                found_levels["spearman"].judged
+                if found_levels
+                else _over_runs(ranks, shared, Design.of(None, axes), **pair)
+            ),
+            tails=tails(**pair),
             partial_pearson=partial.get("pearson"),
             partial_spearman=partial.get("spearman"),
+            given=given,
+            confounding=confounded,
             regression=regression(**pair),
             granulated=granulated_kendall(values, target, settings, seeds=seeds, seed_key=seed_key),
             sign_error=sign_error(
@@ -93,13 +125,8 @@ def summary(
                 min_effective=min_effective,
                 seed_key=seed_key,
             ),
-            levels={
-                kind: levels(settings=clusters, axes=axes, seeds=given_seeds, kind=kind, **pair)
-                for kind in LEVELS
-                if clusters is not None
-            },
-            shared=over_shared(axes=axes, **pair) if clusters is None else {},
-            uncounted=uncounted(axes) if clusters is None else (),
+            levels=found_levels,
+            shared=shared,
         )
     judged = finite_points(target=target)
     found: dict[str, dict[str, float]] = {kind: {} for kind in (*COEFFICIENTS, *PARTIALS)}
@@ -118,6 +145,13 @@ def summary(
         confidence=confidence,
         settings=0 if clusters is None else len({clusters[place] for place in judged.kept}),
     )
+
+
+def _over_runs(
+    found: Correlation, shared: Mapping[str, Correlation], design: Design, **pair: Any
+) -> Judged:
+    """What judges a study that repeats no setting: runs count, and groups that share a value."""
+    return judge(found, shared, with_few_fixed(kind="spearman", design=design, **pair), design)
 
 
 def _clusters(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str] | None:
@@ -165,9 +199,11 @@ def _verdict(row: MeasureStatistics, corrected: Mapping[str, float]) -> str:
         return verdict
     if corrected[JUDGED] > 1.0 - row.spearman.confidence:
         return f"{UNCLEAR} after Holm"
-    given = row.partial_spearman
-    if given is None:
+    given = row.given
+    if given is None or row.confounding is None:
         return verdict
+    if row.confounding.is_undone:
+        return f"{verdict}; given the confounders: unclear, as measured with their errors"
     if given.verdict == verdict:
         return f"{verdict}, also given the confounders"
     if given.verdict in FINDINGS:

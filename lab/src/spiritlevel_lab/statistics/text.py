@@ -11,15 +11,16 @@ from typing import Any
 from spiritlevel.ground.plain_text import visible
 from spiritlevel.records.notebooks import aligned
 
-from .clusters import doubt, may_be_alike
+from .confounding import Confounding
 from .correlations import Correlation
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
-from .judged import Judged, judge
+from .judged import Judged
 from .levels import MIN_RUNS, Levels
 from .regression import Regression
 from .sign_error import SignError
+from .tails import Tails
 
 FORMAT = "spiritlevel-statistics-1"
 LETTERS = {"pearson": "r", "spearman": "ρ", "kendall": "τ"}
@@ -39,29 +40,18 @@ class MeasureStatistics:
     regression: Regression
     granulated: GranulatedKendall
     sign_error: SignError
+    judged: Judged  # Spearman's ρ with the one interval and the one p that the verdict rests on
+    tails: Tails
     partial_pearson: Correlation | None  # None: the study names no confounder
     partial_spearman: Correlation | None
+    given: Judged | None = None  # the latter with the interval that judges it
+    confounding: Confounding | None = None  # what error in the confounders would do to it
     # By kind: within and between settings; empty where a study does not repeat its settings.
     levels: Mapping[str, Levels] = dataclasses.field(default_factory=dict)
     # Of Spearman's, by what is shared, where no setting is repeated: else the levels have it.
     shared: Mapping[str, Correlation] = dataclasses.field(default_factory=dict)
     holm: Mapping[str, float] = dataclasses.field(default_factory=dict)  # corrected p by kind
     verdict: str = ""
-
-    # axes whose values runs share, where no setting is repeated and none has values enough
-    uncounted: tuple[str, ...] = ()
-
-    @property
-    def judged(self) -> Judged:
-        """Spearman's ρ with the one interval and the one p that the verdict rests on."""
-        if self.levels:
-            return self.levels["spearman"].judged
-        return judge(self.spearman, self.shared, self.uncounted)
-
-    @property
-    def doubt(self) -> str:
-        """What is shared that makes it unclear if it counts once; "" for nothing."""
-        return self.levels["spearman"].doubt if self.levels else doubt(self.spearman, self.shared)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,31 +162,28 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
 
 
 def _doubts(statistics: StudyStatistics) -> list[str]:
-    """By what settings share: which findings are unclear if those that share it count once."""
-    doubted: dict[str, list[str]] = {}
+    """What takes a finding away, where it is not said with the levels; heavy tails; confounders."""
+    said = []
     for row in statistics.measures.values():
-        if row.doubt:
-            doubted.setdefault(row.doubt, []).append(row.name)
-    said = [
-        f"{may_be_alike(shared)}. If they count once, the intervals of these contain 0: "
-        f"{', '.join(names)}."
-        for shared, names in doubted.items()
-    ]
-    found = [row.levels["spearman"] for row in statistics.measures.values() if row.levels]
-    return [*said, *dict.fromkeys(each.blind_spot for each in found if each.blind_spot)]
+        levels = row.levels.get("spearman")
+        doubt = "" if levels is None or levels.disagrees else levels.doubt
+        confounding = "" if row.confounding is None else row.confounding.sentence
+        said += [f"{row.name}: {each}" for each in (doubt, row.tails.sentence, confounding) if each]
+    return said
 
 
 def _counted(statistics: StudyStatistics) -> str:
     """What intervals and p take as independent."""
     if not statistics.settings:
         return (
-            "Intervals and p take the runs as independent draws: there are not several settings, "
-            "or none is repeated."
+            "Its interval is the widest of those over runs and over groups that share a value: "
+            "there are not several settings, or none is repeated."
         )
     return (
-        f"The networks of one setting are alike, so its interval and p count the "
-        f"{statistics.settings} settings and not the runs, and so do those given confounders. "
-        "Beside them stand intervals that take the runs as independent, which are too narrow."
+        f"Networks of one setting are alike, and so may be settings that share a value and runs "
+        f"that share a seed. So its interval is the widest of those over the {statistics.settings} "
+        "settings, over such groups, and over seeds, and so is that given confounders. Intervals "
+        "that take the runs as independent are too narrow."
     )
 
 
