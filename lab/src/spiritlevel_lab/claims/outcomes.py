@@ -33,6 +33,8 @@ def outcomes_table(
     repeated = False
     for name, group in groups.items():
         for measure in columns:
+            if all(row.get(measure) is None for row in group):
+                continue
             found = {target: _of(group, measure, target, settings) for target in OUTCOMES}
             repeated |= any(within is not None for within, _ in found.values())
             levels = [cell for place in (0, 1) for cell in (each[place] for each in found.values())]

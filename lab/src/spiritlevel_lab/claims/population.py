@@ -78,7 +78,12 @@ def whole_catalogue(rows: Sequence[Row], settings: Sequence[str] = ()) -> Table:
 
     Those that suit few of the networks come last: their correlation may be anything.
     """
-    table, ranks = correlations(rows, measured(rows, names()), settings)
+    gap = column(rows, GAP)
+    ranks = {name: judged_of(rows, name, GAP, settings) for name in measured(rows, names())}
+    table: list[list[Cell]] = [
+        [name, found.n, estimate(pearson(column(rows, name), gap)), estimate(found)]
+        for name, found in ranks.items()
+    ]
 
     def place(cells: Sequence[Cell]) -> tuple[bool, float]:
         correlation = ranks[str(cells[0])]
@@ -89,7 +94,10 @@ def whole_catalogue(rows: Sequence[Row], settings: Sequence[str] = ()) -> Table:
         "The correlation of every measure with the gap, the largest first. Of measures that tell "
         "nothing, about one in 20 has an interval that misses 0. What each of them is: spiritlevel "
         "show NAME.",
-        Table(table.columns, sorted(table.rows, key=place, reverse=True)),
+        Table(
+            ("measure", "n", "Pearson", "Spearman, widest interval"),
+            sorted(table, key=place, reverse=True),
+        ),
     )
 
 

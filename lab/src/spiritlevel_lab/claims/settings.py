@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from spiritlevel.records.content import Cell, Series, Table
 
 from ..population.population import label
-from ..statistics import Judged, Levels, difference, judge, levels, partial_judged
-from ..statistics.clusters import over_shared, uncounted
-from ..statistics.correlations import COEFFICIENTS
+from ..statistics import Judged, Levels, difference, levels, partial_judged
+from ..statistics.judged import RUNS, agreeing
 from ..statistics.levels import LevelKind as Kind
 from .experiment import Row, titled
 from .findings import estimate
@@ -98,15 +98,19 @@ def judged_of(
         return widest_of(found)
     values, outcome = column(rows, measure), column(rows, target)
     values = logarithms(values) if log else values
-    axes = _axes(rows, columns)
-    shared = over_shared(values, outcome, axes, kind=kind)
-    return judge(COEFFICIENTS[kind](values, outcome), shared, uncounted(axes))
+    return partial_judged(values, outcome, {}, clusters=None, axes=_axes(rows, columns), kind=kind)
 
 
 def widest_of(found: Levels) -> Judged:
     """Of the intervals that count something, and that over runs, the widest."""
-    over_runs, judged = judge(found.pooled, {}), found.judged
-    return over_runs if over_runs.high - over_runs.low > judged.high - judged.low else judged
+    judged, runs = found.judged, found.pooled
+    if not runs.high - runs.low > judged.high - judged.low:
+        return judged
+    return agreeing(
+        dataclasses.replace(
+            judged, low=runs.low, high=runs.high, p=runs.p, over=RUNS, count=runs.n, fixed=()
+        )
+    )
 
 
 def difference_of(
@@ -190,7 +194,7 @@ def _cells(found: Levels) -> list[Cell]:
         f"{inside.num_positive} of {inside.n}",
         estimate(found.between),
         estimate(judged),
-        f"{judged.count} {judged.over}",
+        judged.counted.removeprefix("over ") or judged.reason,
         found.signs,
     ]
 

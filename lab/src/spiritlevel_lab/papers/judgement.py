@@ -10,7 +10,7 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.data.catalogue import CATALOGUE
 
-from ..claims.experiment import Experiment, Outcome, Row, titled
+from ..claims.experiment import Experiment, Outcome, Row, Table, titled
 from ..claims.outcomes import outcomes_table
 from ..claims.rows import converged, experiment_rows, missing_columns, with_outcomes
 from ..claims.scale import at_the_papers_scale, library_study, verdict_in_words
@@ -44,6 +44,7 @@ def judged(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     outcome = _analysed(experiment, split.judged)
     if not split.left_out:
         return outcome
+    everyone = _shown(experiment, with_outcomes(converged(rows)))
     return dataclasses.replace(
         outcome,
         left_out=f"{_count(split)} left out: trained means {trained} Trained are {split}.",
@@ -53,10 +54,18 @@ def judged(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
                 TITLE,
                 "The same numbers over all runs that did not diverge, trained or not. Shown, not "
                 "judged.",
-                experiment.analyse(converged(rows)).table,
+                everyone,
             ),
         ],
     )
+
+
+def _shown(experiment: Experiment, rows: Sequence[Row]) -> Table:
+    """The numbers of these runs: the three outcomes of a population, else those of the rule."""
+    if not experiment.outcomes:
+        return experiment.analyse(rows).table
+    spec = {"settings": experiment.settings, **experiment.outcomes}
+    return outcomes_table(rows, **spec)
 
 
 def _analysed(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
@@ -65,9 +74,7 @@ def _analysed(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     outcome = experiment.analyse(rows)
     if not experiment.outcomes:
         return outcome
-    spec = {"settings": experiment.settings, **experiment.outcomes}
-    table = outcomes_table(rows, **spec)
-    return dataclasses.replace(outcome, outcomes=table)
+    return dataclasses.replace(outcome, outcomes=_shown(experiment, rows))
 
 
 def _unjudged(outcome: Outcome, trained: TrainedWhen, split: Split) -> Outcome:
