@@ -1,7 +1,9 @@
 """Statistics of a population of models: what a measure says about a target, and how surely."""
 
 from .clusters import clustered
+from .confounding import Confounding
 from .correlations import Correlation, kendall, pearson, spearman
+from .differences import Strongest, difference
 from .granulated import AxisKendall, GranulatedKendall, granulated_kendall
 from .holm import Holm, holm
 from .judged import Judged, judge
@@ -11,10 +13,12 @@ from .partial_judged import partial_judged
 from .regression import Regression, regression
 from .sign_error import Environment, SignError, sign_error
 from .table import summary
+from .tails import Tails, tails
 from .text import MeasureStatistics, StudyStatistics
 
 __all__ = [
     "AxisKendall",
+    "Confounding",
     "Correlation",
     "Environment",
     "GranulatedKendall",
@@ -24,9 +28,12 @@ __all__ = [
     "MeasureStatistics",
     "Regression",
     "SignError",
+    "Strongest",
     "StudyStatistics",
+    "Tails",
     "Within",
     "clustered",
+    "difference",
     "granulated_kendall",
     "holm",
     "judge",
@@ -39,4 +46,5 @@ __all__ = [
     "sign_error",
     "spearman",
     "summary",
+    "tails",
 ]

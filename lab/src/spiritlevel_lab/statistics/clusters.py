@@ -152,9 +152,8 @@ SEED = "seed"  # as a name of what runs share
 def over_shared(
     values: Numbers,
     target: Numbers,
-    axes: Mapping[str, Sequence[object]],
+    groups: Mapping[str, Sequence[Hashable]],
     *,
-    seeds: Sequence[object] = (),
     kind: CoefficientKind = "spearman",
     confidence: float = 0.95,
 ) -> dict[str, Correlation]:
@@ -163,17 +162,16 @@ def over_shared(
     Args:
         values: of the measure, one a run.
         target: what it should predict.
-        axes: what the settings consist of, by name: its value in each run.
-        seeds: that of each run; left out: those of one setting only, or unknown.
+        groups: the group of each run, by what they share: see `groups_that_share`.
         kind: "pearson", "spearman" or "kendall".
         confidence: of the intervals.
     """
     values, target = list(values), list(target)
     return {
         name: clustered(
-            values, target, groups, kind=kind, confidence=confidence, called=f"groups by {name}"
+            values, target, each, kind=kind, confidence=confidence, called=f"groups by {name}"
         )
-        for name, groups in groups_that_share(axes, seeds).items()
+        for name, each in groups.items()
     }
 
 

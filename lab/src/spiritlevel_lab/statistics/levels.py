@@ -203,7 +203,7 @@ def levels(
     design = Design.of(settings, axes or {}, seeds)
     how: dict[str, Any] = {"kind": kind, "confidence": confidence}
     over_settings = clustered(values, target, settings, **how)
-    shared = over_shared(values, target, axes or {}, seeds=seeds, **how)
+    shared = over_shared(values, target, design.groups, **how)
     held = with_few_fixed(values, target, design, **how)
     return Levels(
         pooled=correlation(values, target, confidence=confidence),

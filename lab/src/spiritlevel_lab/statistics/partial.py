@@ -16,7 +16,6 @@ from .points import (
     MIN_POINTS,
     ROUND_OFF,
     Array,
-    Indices,
     Numbers,
     check_confidence,
     finite_points,
@@ -77,7 +76,10 @@ def partial_correlation(
         return dataclasses.replace(found, given=given, reason=reason)
     found = dataclasses.replace(found, given=given, reason="; ".join(dropped))
     places, num = numbered([clusters[place] for place in points.kept])
-    return jackknifed(found, _left_out(kind, x, y, columns, places), num, kind)
+    blocks = in_blocks(places)
+    kept = blocks != numpy().arange(int(blocks.max()) + 1)[:, None]
+    left_out = partials_of_kept(kind, x, y, columns, kept.astype(float))
+    return jackknifed(found, left_out, num, kind)
 
 
 def _coefficient(
@@ -100,17 +102,15 @@ def _coefficient(
     return value, "", given, dropped
 
 
-def _left_out(
+def partials_of_kept(
     kind: Literal["pearson", "spearman"],
     x: Array,
     y: Array,
     confounders: Mapping[str, Array],
-    places: Indices,
+    kept: Array,
 ) -> Array:
-    """The coefficient without each setting in turn; nan where there is none."""
+    """The coefficient of the runs that each row keeps (1, else 0); nan where there is none."""
     np = numpy()
-    blocks = in_blocks(places)
-    kept = (blocks != np.arange(int(blocks.max()) + 1)[:, None]).astype(float)
     left_x, left_y, *others = (
         _units_of_kept(column if kind == "pearson" else ranks_of_counts(column, kept), kept)
         for column in (x, y, *confounders.values())

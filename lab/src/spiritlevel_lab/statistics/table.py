@@ -13,6 +13,7 @@ from spiritlevel.ground.errors import SpiritlevelError
 from .clusters import over_shared
 from .confounding import confounding
 from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
+from .differences import strongest
 from .few_values import Design, with_few_fixed
 from .granulated import Seeds, granulated_kendall
 from .grid import Grid
@@ -76,8 +77,10 @@ def summary(
         "axes": axes,
         "seeds": given_seeds if clusters is not None else (),
     }
+    plain = Design.of(None, axes)
+    columns = _columns([row["measures"] for row in rows])
     measures = {}
-    for name, values in _columns([row["measures"] for row in rows]).items():
+    for name, values in columns.items():
         # A measure that is a confounder too is judged given the other confounders.
         others = {other: column for other, column in confounders.items() if other != name}
         pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
@@ -87,7 +90,7 @@ def summary(
             for kind in LEVELS
             if others
         }
-        shared = over_shared(axes=axes, **pair) if clusters is None else {}
+        shared = over_shared(groups=plain.groups, **pair) if clusters is None else {}
         found_levels: dict[str, Levels] = {
             kind: levels(settings=clusters, axes=axes, seeds=given_seeds, kind=kind, **pair)
             for kind in LEVELS
@@ -108,7 +111,7 @@ def summary(
             judged=(
                 found_levels["spearman"].judged
                 if found_levels
-                else _over_runs(ranks, shared, Design.of(None, axes), **pair)
+                else _over_runs(ranks, shared, plain, **pair)
             ),
             tails=tails(**pair),
             partial_pearson=partial.get("pearson"),
@@ -143,6 +146,11 @@ def summary(
         confounders=tuple(confounders),
         holm=families,
         confidence=confidence,
+        strongest=strongest(
+            *(columns, target, {name: row.spearman.value for name, row in measures.items()}),
+            confidence=confidence,
+            **design,
+        ),
         settings=0 if clusters is None else len({clusters[place] for place in judged.kept}),
     )
 

@@ -13,6 +13,7 @@ from spiritlevel.records.notebooks import aligned
 
 from .confounding import Confounding
 from .correlations import Correlation
+from .differences import Strongest
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
@@ -64,6 +65,7 @@ class StudyStatistics:
     confounders: tuple[str, ...]
     holm: Mapping[str, Holm]  # by kind of correlation
     confidence: float
+    strongest: Strongest | None = None  # None: fewer than two measures have a correlation
     settings: int = 0  # that are repeated, so that intervals count them; 0: they count runs
 
     def __getitem__(self, name: str) -> MeasureStatistics:
@@ -154,6 +156,8 @@ def notes_of(statistics: StudyStatistics) -> list[str]:
             "different numbers."
         )
     lines += _doubts(statistics)
+    if statistics.strongest is not None:
+        lines.append(statistics.strongest.sentence)
     if statistics.confounders:
         lines.append(f"Confounders held fixed: {', '.join(statistics.confounders)}.")
     for row in statistics.measures.values():
