@@ -63,7 +63,8 @@ def test_trends_of_a_transformer(activity, parts, agrees):
         (0.8, 0.1, 1.5, "held", "not held"),
         (0.6, 0.4, 0.8, "undecided", "undecided"),  # surely above 0, perhaps large
         (0.8, -0.1, 1.7, "undecided", "undecided"),
-        (0.6, 0.55, 0.65, "not held", "held"),
+        (0.6, 0.55, 0.65, "undecided", "undecided"),  # less than our level refutes nothing
+        (-0.6, -0.65, -0.55, "not held", "held"),
     ],
 )
 def test_the_same_trend_is_a_large_correlation(mean, low, high, same, other):

@@ -14,11 +14,10 @@ from ...claims.findings import Finding, above, below, every, verdict
 from ...claims.numbers import IntervalEstimate, plain, widest_mean
 from ...claims.population import GAP, finite_rows
 from ...claims.rows import OUTCOMES, column
-from ...claims.settings import judged_of
+from ...statistics import spearman
 from .flatness_panels import FLATNESS
 from .table_3 import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
 
-RATE = "rate"
 ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share
 SHOWN = {HEAD: FLATNESS, **OUTCOMES}
 
@@ -26,7 +25,7 @@ SHOWN = {HEAD: FLATNESS, **OUTCOMES}
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """SGD against AdamW at the same rate, and what a larger rate does to each."""
     groups = by_optimizer_and_rate(finite_rows(rows, HEAD))
-    findings = [*_optimizers_compared(groups), *_rates_compared(groups, experiment.settings)]
+    findings = [*_optimizers_compared(groups), *_rates_compared(groups)]
     table: list[list[Cell]] = [
         [optimizer, f"{rate:g}", len(group), *(_quartiles_text(group, name) for name in SHOWN)]
         for (optimizer, rate), group in groups.items()
@@ -124,17 +123,17 @@ def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]
     return [(partners[key], row) for key, row in keys if key in partners]
 
 
-def _rates_compared(groups: ByRate, settings: Sequence[str]) -> list[Finding]:
+def _rates_compared(groups: ByRate) -> list[Finding]:
     """Fig. 4: a larger rate makes one optimizer flatter and the other sharper."""
     trends = {}
     for name in (SGD, ADAMW):
-        rows = [
-            {**row, RATE: rate}
+        points = [
+            (rate, row.get(HEAD))
             for (optimizer, rate), group in groups.items()
             if optimizer == name
             for row in group
         ]
-        trends[name] = judged_of(rows, RATE, HEAD, settings)
+        trends[name] = spearman([rate for rate, _ in points], [kappa for _, kappa in points])
     return [
         every(
             "flatness falls with the rate of SGD and rises with that of AdamW (rank correlations)",
