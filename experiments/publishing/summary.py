@@ -155,9 +155,9 @@ def earlier_table(results: Sequence[ScaleResult], earlier: Earlier | None) -> Ta
     rows: list[Sequence[Cell]] = []
     for result in results:
         preset, was = (earlier or {}).get(result.experiment.name, ("", "not judged then"))
-        same = preset == result.record.preset
-        runs = result.record.preset if same else f"{preset}, now {result.record.preset}"
-        rows.append([result.experiment.name, was, result.verdict, runs or None])
+        then, now = (each or "none" for each in (preset, result.record.preset))
+        runs = now if then == now else f"{then}, now {now}"
+        rows.append([result.experiment.name, was, result.verdict, runs])
     return Table(("experiment", "was", "is", "preset"), rows)
 
 

@@ -47,9 +47,9 @@ def correlations(
         fixed = [key for key in CONFOUNDERS if key != name]
         cells = (
             pearson(values, gap),
-            pearson(logarithms(values), gap),
             plain,
             *([ranks[name]] if repeated else []),
+            pearson(logarithms(values), gap),
             partial_of(rows, name, GAP, fixed, settings),
         )
         table.append(
@@ -60,9 +60,13 @@ def correlations(
             ]
         )
     titles = (
-        *("measure", "n", "Pearson", "Pearson, logarithm", "Spearman"),
+        *("measure", "n", "Pearson", "Spearman"),
         *(["Spearman, widest interval"] if repeated else []),
-        *("Spearman, confounders held fixed", "factors of the measure among them"),
+        *(
+            "Pearson, logarithm",
+            "Spearman, confounders held fixed",
+            "factors of the measure among them",
+        ),
     )
     return Table(titles, table), ranks
 

@@ -6,8 +6,8 @@ as text; paired by seed `{difference: COLUMN, against: GROUP}`, `{factor: COLUMN
 (or `to: GROUP`, which it then is in the place of this one), and as texts `{lower: COLUMN, against:
 GROUP}`, in how many pairs, and `{pairs: seed, against: GROUP}`, which are not there; `{along: [X,
 Y]}`, the mean correlation of X/1, X/2, … with Y/1, Y/2, … of each run; and
-`{spearman: [X, Y]}`, with `fixed` columns or `indicators` of values held fixed and the widest
-interval that counts `settings`, and `{pearson: [X, Y]}`, with `fixed` columns,
+`{spearman: [X, Y]}`, with `fixed` columns and the widest interval that counts `settings`,
+`{within: [X, Y]}` such `settings`, and `{pearson: [X, Y]}`, with `fixed` columns,
 `log: x` or `squared: true`, or such an interval. `of` names the group, without which
 all runs count; `among` chooses runs by their values.
 """
@@ -26,7 +26,7 @@ from ...claims.experiment import Row
 from ...claims.numbers import as_correlation, logarithms, mean, share
 from ...claims.population import squared
 from ...claims.rows import at_points, column
-from ...claims.settings import judged_of, partial_of
+from ...claims.settings import judged_of, levels_of, partial_of, within_estimate
 from ...statistics import Correlation, Judged, partial_correlation, pearson, spearman
 from .runs import GroupedRuns, Spec, among
 
@@ -99,13 +99,15 @@ def _along(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
 
 def _spearman(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
     x, y = spec["spearman"]
-    fixed = list(spec.get("fixed", ()))
-    for name, values in spec.get("indicators", {}).items():
-        fixed += values
-        rows = [row | {each: float(row[name] == each) for each in values} for row in rows]
-    if fixed:
-        return partial_of(rows, x, y, fixed, spec.get("settings", ()))
+    if "fixed" in spec:
+        return partial_of(rows, x, y, spec["fixed"], spec.get("settings", ()))
     return judged_of(rows, y, x, spec.get("settings", ()))
+
+
+def _within(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    found = levels_of(rows, *spec["within"], spec["settings"])
+    inside = None if found is None else within_estimate(found)
+    return mean([]) if inside is None else inside
 
 
 def _pearson(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
@@ -139,6 +141,7 @@ KINDS: dict[str, Callable[[Spec, Sequence[Row], GroupedRuns], Number]] = {
     "pairs": _pairs,
     "along": _along,
     "spearman": _spearman,
+    "within": _within,
     "pearson": _pearson,
     "range": _range,
 }
