@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel_lab.statistics import clustered, levels, summary
-from spiritlevel_lab.statistics.clusters import coarsest, over_shared, uncounted
+from spiritlevel_lab.statistics.clusters import coarsest, groups_that_share, over_shared
 
 
 def crossed(sizes, runs):
@@ -38,36 +38,19 @@ def settings_of(axes):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "shared", "left"),
+    ("sizes", "shared"),
     [
-        ((6, 2, 2), ["a", "b and c"], ""),
-        ((3, 3, 3), ["a and b", "a and c", "b and c"], ""),
-        ((4, 3), ["a"], ""),
-        ((3, 3), [], "ab"),  # either has too few values, and both are the settings
-        ((8,), [], ""),
-        ((2, 2, 2, 2), [f"{x} and {y}" for x, y in itertools.combinations("abcd", 2)], ""),
-        ((1, 4, 1, 2), ["b"], ""),  # what never varies is nothing to share
+        ((6, 2, 2), ["a", "b and c"]),
+        ((3, 3, 3), ["a and b", "a and c", "b and c"]),
+        ((4, 3), ["a"]),
+        ((3, 3), []),  # either has too few values, and both are the settings
+        ((8,), []),
+        ((2, 2, 2, 2), [f"{x} and {y}" for x, y in itertools.combinations("abcd", 2)]),
+        ((1, 4, 1, 2), ["b"]),  # what never varies is nothing to share
     ],
 )
-def test_groups_are_as_coarse_as_can_be_counted(sizes, shared, left):
+def test_groups_are_as_coarse_as_can_be_counted(sizes, shared):
     assert list(coarsest(crossed(sizes, 2))) == shared
-    assert uncounted(crossed(sizes, 2)) == tuple(left)
-
-
-def test_a_clear_correlation_says_what_cannot_be_counted():
-    axes = crossed((3, 3), 9)
-    random = numpy.random.default_rng(1)
-    said = "Settings with the same a or b may be alike, too. With fewer than 4 values"
-    for rho, is_clear in ((0.9, True), (0.0, False)):
-        x, y = planted(random, axes, {"a": 0.2}, rho)
-        found = levels(x, y, settings_of(axes), axes=axes)
-        assert (said in found.sentence) == is_clear
-        rows = [
-            {"settings": {"a": a, "b": b, "seed": i}, "measures": {"m": u, "n": u}, "target": v}
-            for i, (a, b, u, v) in enumerate(zip(*axes.values(), x, y, strict=True))
-        ]
-        notes = summary(rows, resamples=0).notes()
-        assert sum(said in note for note in notes) == is_clear  # once, not for each measure
 
 
 def test_axes_that_go_together_are_not_twice_as_many_groups():
@@ -87,7 +70,7 @@ def test_equals_a_loop_over_the_groups(kind):
     of_scipy = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}
     axes = crossed((5, 2, 2), 3)
     x, y = planted(numpy.random.default_rng(0), axes, {"a": 0.5}, 0.5)
-    found = over_shared(x, y, axes, kind=kind)["a"]
+    found = over_shared(x, y, groups_that_share(axes), kind=kind)["a"]
     group = numpy.array(axes["a"])
     z = [math.atanh(of_scipy[kind](x[group != left], y[group != left])[0]) for left in range(5)]
     middle = math.atanh(of_scipy[kind](x, y)[0])
@@ -110,7 +93,7 @@ def test_covers_the_truth_where_one_axis_decides(sizes, shares):
     hits = numpy.zeros(2)
     for _ in range(300):
         x, y = planted(random, axes, shares, 0.3)
-        both = over_shared(x, y, axes)["a"], clustered(x, y, settings_of(axes))
+        both = over_shared(x, y, groups_that_share(axes))["a"], clustered(x, y, settings_of(axes))
         hits += [found.low <= truth <= found.high for found in both]
     over_groups, over_settings = hits / 300
     assert 0.91 <= over_groups <= 0.99
@@ -140,7 +123,7 @@ def test_seeds_that_settings_share_are_counted(settings, seeds):
     held = [
         numpy.mean([each.low <= 0 <= each.high for each in looks])
         for looks in (
-            [each.cautious for each in found],
+            [each.judged for each in found],
             [each.within for each in found],
             [each.clustered for each in found],
         )
@@ -150,53 +133,24 @@ def test_seeds_that_settings_share_are_counted(settings, seeds):
     assert held[2] < 0.9
 
 
-def test_the_error_over_seeds_is_that_of_a_loop():
-    """Each seed left out of all settings in turn, and the mean within them taken again."""
-    random = numpy.random.default_rng(4)
-    seeds = [seed for _ in range(3) for seed in range(6)]
-    settings = [str(setting) for setting in range(3) for _ in range(6)]
-    x = random.normal(size=6)[seeds] + 0.1 * random.normal(size=18)
-    y = random.normal(size=6)[seeds] + 0.1 * random.normal(size=18)
-
-    def mean(kept):
-        each = [
-            stats.spearmanr(x[part], y[part])[0]
-            for setting in range(3)
-            for part in [[i for i in range(6 * setting, 6 * setting + 6) if seeds[i] in kept]]
-        ]
-        return numpy.mean(each)
-
-    whole = mean(range(6))
-    left = [mean([seed for seed in range(6) if seed != out]) for out in range(6)]
-    error = math.sqrt(5 / 6 * sum((each - whole) ** 2 for each in left))
-    half = stats.t.ppf(0.975, 5) * error
-    within = levels(x, y, settings, seeds=seeds).within
-    assert within.value == pytest.approx(whole)
-    assert within.low == pytest.approx(max(-1.0, whole - half))
-    assert within.high == pytest.approx(min(1.0, whole + half))
-    assert within.low < levels(x, y, settings).within.low
-
-
 def test_what_settings_share_is_counted_with_one_seed_too():
     random = numpy.random.default_rng(0)
     axes = crossed((6, 2, 2), 1)
-    doubted = clear = 0
+    by_runs = clear = 0
     for _ in range(60):
         x, y = planted(random, axes, {"a": 0.8}, 0.0)
         rows = [
             {"settings": {"a": a, "b": b, "c": c, "seed": 0}, "measures": {"m": u}, "target": v}
             for a, b, c, u, v in zip(*axes.values(), x, y, strict=True)
         ]
-        found = summary(rows, resamples=0)
-        row = found["m"]
+        row = summary(rows, resamples=0)["m"]
         assert not row.levels
         assert row.shared["a"].clusters == 6
+        assert row.judged.fixed == ("b", "c")
+        by_runs += row.spearman.verdict.startswith(("rises", "falls"))
         clear += row.verdict.startswith(("rises", "falls"))
-        doubted += "; unclear if settings with the same " in row.verdict
-        if row.doubt:
-            assert any(note.endswith(" contain 0: m.") for note in found.notes())
-    assert clear >= 10
-    assert clear - doubted <= 6  # of 60: intervals of 95 %
+    assert by_runs >= 10
+    assert clear <= 6  # of 60: intervals of 95 %
 
 
 @pytest.fixture
@@ -209,26 +163,30 @@ def one_axis_decides():
     return axes, values, target
 
 
-def test_a_correlation_of_few_values_is_in_doubt(one_axis_decides):
+def test_a_correlation_of_few_values_is_not_clear(one_axis_decides):
     axes, values, target = one_axis_decides
     found = levels(values, target, settings_of(axes), axes=axes)
-    assert found.clustered.low > 0
-    assert (found.widest, found.doubt) == ("lr", "lr")
-    said = (
-        "Settings with the same lr may be alike, too: counting the 5 groups of them and not the 10 "
-        "settings, the interval is ["
+    assert found.clustered.low > 0 > found.judged.low
+    assert (found.judged.over, found.judged.count) == ("groups with the same lr", 5)
+    assert found.judged.p > 0.05
+    said = "Counting the 10 settings alone, the interval would be ["
+    assert found.doubt.startswith(said)
+    assert (
+        "; over 5 groups with the same lr, with and without batch_size held fixed it is ["
+        in found.doubt
     )
-    assert found.caveat.startswith(said)
-    assert found.caveat.endswith("], which contains 0.")
-    assert found.sentence.endswith(found.caveat)
+    assert found.doubt.endswith("], which contains 0.")
+    assert found.sentence.endswith(found.doubt)
+    assert found.caveat == found.doubt
     alone = levels(values, target, settings_of(axes))
     assert (alone.widest, alone.doubt, alone.caveat) == ("", "", "")
 
 
-def test_a_correlation_that_every_value_has_is_not(one_axis_decides):
+def test_a_correlation_that_every_value_has_is_clear(one_axis_decides):
     axes, values, _ = one_axis_decides
     found = levels(values, [2 * value for value in values], settings_of(axes), axes=axes)
     assert found.widest == "lr"
+    assert found.judged.is_clear
     assert found.doubt == found.caveat == ""
     random = numpy.random.default_rng(0)
     none = levels(values, random.normal(size=30), settings_of(axes), axes=axes)
@@ -236,7 +194,7 @@ def test_a_correlation_that_every_value_has_is_not(one_axis_decides):
     assert none.doubt == ""  # there is nothing that could be doubted
 
 
-def test_the_verdict_says_so(one_axis_decides):
+def test_the_verdict_rests_on_the_widest_interval(one_axis_decides):
     axes, values, target = one_axis_decides
     rows = [
         {
@@ -247,11 +205,13 @@ def test_the_verdict_says_so(one_axis_decides):
         for i in range(30)
     ]
     found = summary(rows, resamples=0)
-    doubt = "; unclear if settings with the same lr count once"
-    assert found["m"].verdict == f"rises with the target{doubt}"
+    assert found["m"].verdict == "no clear association at this n"
+    assert found["m"].holm["judged"] == found["m"].judged.p > 0.05
     text = str(found)
     shared = found["m"].levels["spearman"].shared["lr"]
     assert f"[{shared.low:+.2f}, {shared.high:+.2f}] (5 by lr)" in text
-    assert "Settings with the same lr may be alike, too. If they count once, the interval" in text
-    assert text.splitlines()[-1].endswith(" contain 0: m.")  # and nothing of the three seeds
-    assert found.to_dict()["measures"]["m"]["levels"]["spearman"]["shared"]["lr"]["clusters"] == 5
+    assert "m: Counting the 10 settings alone, the interval would be [" in text
+    kept = found.to_dict()["measures"]["m"]
+    assert kept["judged"]["over"] == "groups with the same lr"
+    assert kept["judged"]["fixed"] == ["batch_size", "seed"]
+    assert kept["levels"]["spearman"]["shared"]["lr"]["clusters"] == 5

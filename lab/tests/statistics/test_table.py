@@ -24,11 +24,11 @@ from spiritlevel_lab.statistics import (
 pytestmark = pytest.mark.sampled(2)  # the others at night
 
 
-def study(num_seeds: int = 4, *, confounders: bool = True) -> list[dict]:
+def study(num_seeds: int = 4, *, confounders: bool = True, rates=(0.1, 0.2, 0.4)) -> list[dict]:
     """`good` follows the gap, `confounded` only through gini, `noise` and `fixed` not at all."""
     rng = np.random.default_rng(0)
     rows = []
-    for lr in (0.1, 0.2, 0.4):
+    for lr in rates:
         for width in (8, 16):
             for seed in range(num_seeds):
                 gini = rng.standard_normal()
@@ -83,13 +83,13 @@ def test_every_row_is_what_the_functions_give():
 
 
 def test_holm_runs_over_the_measures():
-    table = summary(study(), resamples=0)
+    table = summary(study(rates=(0.05, 0.1, 0.2, 0.4)), resamples=0)
     p_values = {name: row.spearman.p for name, row in table.measures.items()}
     truth = holm(p_values)
     assert table.holm["spearman"] == truth
     assert truth.skipped == ("fixed",)
-    by_settings = {name: row.levels["spearman"].clustered.p for name, row in table.measures.items()}
-    assert table.holm["judged"] == holm(by_settings)
+    judged = {name: row.levels["spearman"].judged.p for name, row in table.measures.items()}
+    assert table.holm["judged"] == holm(judged)
     assert table["good"].holm["spearman"] == truth.adjusted["good"]
     assert "spearman" not in table["fixed"].holm
     assert set(table["good"].holm) == {
@@ -103,16 +103,29 @@ def test_holm_runs_over_the_measures():
 
 
 def test_verdicts_say_no_more_than_the_numbers():
-    table = summary(study(), resamples=0)
+    table = summary(study(12, rates=(0.05, 0.1, 0.2, 0.4, 0.8)), resamples=0)
     verdicts = {name: row.verdict for name, row in table.measures.items()}
     assert verdicts == {
         "good": "rises with the target, also given the confounders",
         "confounded": "rises with the target; given the confounders: no clear "
-        "association at this n; unclear if runs with the same seed count once",
+        "association at this n",
         "noise": "no clear association at this n",
-        "fixed": "undefined: the measure is the same in all 24 runs",
+        "fixed": "undefined: the measure is the same in all 120 runs",
         "gini": "rises with the target, also given the confounders",
     }
+    assert {row.judged.fixed for row in table.measures.values()} == {("width",)}
+
+
+def test_three_rates_and_two_widths_have_no_honest_interval():
+    table = summary(study(), resamples=0)
+    assert table["good"].verdict == (
+        "no interval: any of lr and width may decide, none has 4 values to be counted, and with "
+        "them fixed 2 differences between settings would be left; 5 are needed"
+    )
+    assert math.isnan(table["good"].given.low)
+    assert table["good"].confounding.undone_at is None  # there is no result to undo
+    assert table.holm["judged"].num_tests == 0
+    assert table["good"].levels["spearman"].within.p < 0.5  # which the design does not need
 
 
 def test_a_finding_that_holm_takes_away():
@@ -184,16 +197,17 @@ def test_the_text():
     for heading in ("n", "out", "Pearson r", "Spearman ρ", "p Holm", "Ψ", "ρ given confounders"):
         assert heading in lines[0]
     assert "fixed: undefined: the measure is the same in all 24 runs." in lines
-    assert "noise: no clear association at this n." in lines
-    for said in ("gini, norm", "4 measures", "6 settings"):
+    assert any(line.startswith("noise: no interval: any of lr and width") for line in lines)
+    for said in ("gini, norm", "6 settings"):
         assert said in text
+    assert "4 measures" in str(summary(study(rates=(0.05, 0.1, 0.2, 0.4)), resamples=0))
 
 
 def test_a_study_without_repeated_settings_counts_runs():
     rows = [row for row in study(1, confounders=False)]
     table = summary(rows, resamples=0)
     assert (table.settings, table["good"].levels) == (0, {})
-    assert table["good"].judged_by == table["good"].spearman
+    assert table["good"].judged.value == table["good"].spearman.value
     assert "within and between" not in str(table)
 
 
@@ -208,8 +222,8 @@ def test_settings_without_a_target_are_not_counted():
     ]
     before, after = (summary(each, resamples=0) for each in (rows, gone))
     assert after.settings == before.settings - 1
-    assert after["good"].judged_by.clusters == after.settings
-    assert f"count the {after.settings} settings" in str(after)
+    assert after["good"].levels["spearman"].clustered.clusters == after.settings
+    assert f"over the {after.settings} settings" in str(after)
 
 
 def test_a_finding_that_rests_on_three_settings_is_none():

@@ -16,7 +16,7 @@ from spiritlevel.ground.files import own_folder, write_atomically
 from spiritlevel.ground.plain_text import visible
 
 from ..population.outcome_names import TARGETS
-from . import figures, study_measure, study_work
+from . import figures, study_measure, study_preflight, study_work
 
 FORMAT = "spiritlevel-studies-1"  # of the list
 
@@ -28,6 +28,7 @@ app = typer.Typer(
     epilog="""\b
 Examples:
   spiritlevel study list
+  spiritlevel study preflight digits --preset quick
   spiritlevel study run digits --preset quick --workers 2
   spiritlevel study status studies/digits-quick
   spiritlevel study report studies/digits-quick
@@ -114,7 +115,7 @@ def run(
     json: options.Json = None,
 ) -> None:
     """Run a study, or what is left of it. You can stop it at any time and resume it later."""
-    from ..population import control
+    from ..population import control, population_statistics
     from ..population.storage.store import Store
 
     _refuse_without_runs(study)
@@ -124,6 +125,8 @@ def run(
     chosen = chosen.with_values(inputs.parse_pairs(values or [], "--set epochs=5"))
     control.check(chosen, allow_code=allow_code)
     folder = out or control.default_folder(chosen.name, preset)
+    if chosen.task is None and len(chosen.runs()) > 1:
+        console.note(console.err(), population_statistics.preflight(chosen).sentence)
     with Store.create(folder, chosen) as store:
         where = {"device": device, "address": address, "per_gpu": per_gpu}
         study_work.work(
@@ -314,4 +317,5 @@ def export_tables(
 
 
 app.command(epilog=study_measure.EXAMPLES)(study_measure.measure)
+app.command(epilog=study_preflight.EXAMPLES)(study_preflight.preflight)
 app.command(epilog=figures.EXAMPLES)(figures.figures)

@@ -25,6 +25,7 @@ from .storage.store import Counts, Store
 
 KEYS = ("run", "measure", "layer")  # of a measurement
 MEASURED = ("measure", "layer", "value")  # what is read of it
+ERRORS = ("exact", "stderr", "data_stderr")  # and of one at the end of training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Population:
         epochs: by run, in order.
         layers: by measure, then run, then layer.
         while_training: by measure, then run, then epoch; finite values of the whole network.
+        errors: by measure, then run: the standard error of the value, of the estimate and of the
+            data together, where it is known.
         machines: by the number that the rows give.
         folder: of the study, for messages.
         outcomes: where the networks were given and not trained, the names of what is known of
@@ -56,6 +59,7 @@ class Population:
     while_training: Mapping[str, Mapping[str, Mapping[int, float]]] = dataclasses.field(
         default_factory=dict
     )
+    errors: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     machines: Mapping[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     folder: str = ""
     outcomes: Sequence[str] | None = None
@@ -69,7 +73,7 @@ class Population:
             study.study.axes,
             runs=study.rows("runs"),
             epochs=study.each_row("epochs"),
-            measurements=study.each_row("measurements", MEASURED),
+            measurements=study.each_row("measurements", (*MEASURED, *ERRORS)),
             epoch_measurements=study.each_row("epoch_measurements", ("epoch", *MEASURED)),
             machines=study.machines(),
             folder=str(study.folder),
@@ -103,10 +107,13 @@ class Population:
             epochs_of[run].append(row)
         values: dict[str, dict[str, float]] = {}
         layers: dict[str, dict[str, dict[str, float]]] = {}
+        errors: dict[str, dict[str, float]] = {}
         for row in measurements:
             run, name, layer = (texts.setdefault(row[key], row[key]) for key in KEYS)
             if layer == "":
                 values.setdefault(run, {})[name] = row["value"]
+                if (error := _error_of(row)) is not None:
+                    errors.setdefault(name, {})[run] = error
             else:
                 layers.setdefault(name, {}).setdefault(run, {})[layer] = row["value"]
         while_training: dict[str, dict[str, dict[int, float]]] = {}
@@ -132,6 +139,7 @@ class Population:
             epochs=epochs_of,
             layers=layers,
             while_training=while_training,
+            errors=errors,
             machines={} if machines is None else machines,
             folder=folder,
             outcomes=outcomes,
@@ -261,6 +269,12 @@ def _known(values: Mapping[str, float], given: Mapping[str, Any]) -> Row:
         return {}
     evaluated = {name: values[name] for name in LAST_EPOCH if name in values}
     return targets_of(evaluated) | evaluated | targets_of(given) | dict(given)
+
+
+def _error_of(row: Mapping[str, Any]) -> float | None:
+    """The standard error of a measurement; None where its estimate's is not known."""
+    estimate = 0.0 if row.get("exact") else row.get("stderr")
+    return None if estimate is None else math.hypot(estimate, row.get("data_stderr") or 0.0)
 
 
 def _outcomes(rows: Sequence[Row], given: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -9,8 +9,10 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 from spiritlevel.measures.confounders import HELD_FIXED
 
-from ..statistics import StudyStatistics, summary
+from ..statistics import Preflight, StudyStatistics, summary
+from ..statistics import preflight as of_design
 from .population import Population
+from .settings.definition import Study
 from .storage.store import Store
 
 # What a measure may merely repeat: how far training went, how certain and how large the network is.
@@ -60,6 +62,11 @@ def statistics(
                 "measures": {n: row[n] for n in names if n in row and n != target},
                 "target": row.get(target),
                 "confounders": {name: row.get(name) for name in fixed},
+                "errors": {
+                    name: population.errors[name].get(row["run"])
+                    for name in fixed
+                    if name in population.errors
+                },
             }
             for row in ended
         ],
@@ -68,6 +75,11 @@ def statistics(
         # Hoeffding's weights need a bounded loss and one number of test examples.
         num_test=tests.pop() if target in SHARES and len(tests) == 1 else None,
     )
+
+
+def preflight(study: Study) -> Preflight:
+    """Which true correlations the study could see, before it runs; by simulation of its design."""
+    return of_design([{**run.axes, "seed": run.seed} for run in study.runs()])
 
 
 def default_target(study: Store | Population) -> str:

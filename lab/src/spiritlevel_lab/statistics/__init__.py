@@ -10,6 +10,7 @@ from .judged import Judged, judge
 from .levels import Levels, Within, levels
 from .partial import partial_correlation
 from .partial_judged import partial_judged
+from .preflight import Preflight, preflight
 from .regression import Regression, regression
 from .sign_error import Environment, SignError, sign_error
 from .table import summary
@@ -26,6 +27,7 @@ __all__ = [
     "Judged",
     "Levels",
     "MeasureStatistics",
+    "Preflight",
     "Regression",
     "SignError",
     "Strongest",
@@ -42,6 +44,7 @@ __all__ = [
     "partial_correlation",
     "partial_judged",
     "pearson",
+    "preflight",
     "regression",
     "sign_error",
     "spearman",

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from .clusters import ALMOST
 from .judged import Judged
 from .partial import ranks
 from .points import MIN_POINTS, Array, Numbers, finite_points, is_constant, numpy, scaled
@@ -80,23 +81,25 @@ def confounding(
     return Confounding(shares, undone)
 
 
-def with_error(correlations: Array, share: float) -> float:
-    """The partial correlation of the first two columns, if a share of the others is error.
+def with_error(correlations: Array, shares: Sequence[float]) -> Array:
+    """The partial correlation of the first two columns, for each share of error in the others.
 
     nan where so much error is impossible: nothing would be left of the measure or the target.
 
     >>> np = numpy()
     >>> seen = np.array([[1.0, 0.4, 0.6], [0.4, 1.0, 0.6], [0.6, 0.6, 1.0]])
-    >>> round(with_error(seen, 0.0), 4), round(abs(with_error(seen, 0.1)), 4)  # 0.36 / 0.9 = 0.4
-    (0.0625, 0.0)
+    >>> abs(with_error(seen, [0.0, 0.1])).round(4).tolist()  # 0.6 · 0.6 / 0.9 = 0.4
+    [0.0625, 0.0]
     """
     np = numpy()
-    true = correlations.copy()
-    true[range(2, len(true)), range(2, len(true))] *= 1.0 - share
-    if np.linalg.eigvalsh(true)[0] <= 1e-12:
-        return math.nan
-    inverse = np.linalg.inv(true)
-    return float(-inverse[0, 1] / math.sqrt(inverse[0, 0] * inverse[1, 1]))
+    true = np.repeat(correlations[None], len(shares), axis=0)
+    others = np.arange(2, len(correlations))
+    true[:, others, others] *= 1.0 - np.array(shares)[:, None]
+    is_possible = np.linalg.eigvalsh(true)[:, 0] > 1e-12
+    left = np.full(len(shares), math.nan)
+    inverse = np.linalg.inv(true[is_possible])
+    left[is_possible] = -inverse[:, 0, 1] / np.sqrt(inverse[:, 0, 0] * inverse[:, 1, 1])
+    return left
 
 
 def _undone_at(
@@ -108,14 +111,15 @@ def _undone_at(
         ranks(column) if kind == "spearman" else scaled(column) for column in (x, y, *others)
     ]
     seen = np.corrcoef(columns)
+    if kind == "spearman":  # as of a normal population: means of ranks do not add up
+        seen = 2.0 * np.sin(math.pi / 6.0 * seen)
     sign = math.copysign(1.0, given.value)
     near = sign * (given.low if sign > 0 else given.high)
-    reach = _fisher(sign * given.value) - _fisher(near)
-    for step in range(STEPS):
-        left = with_error(seen, step / STEPS)
-        if step and (math.isnan(left) or _fisher(sign * left) <= reach):
-            return step / STEPS
-    return 1.0
+    reach = _fisher(np.array(sign * given.value)) - _fisher(np.array(near))
+    shares = np.arange(1, STEPS) / STEPS
+    left = sign * with_error(seen, shares)
+    undone = np.flatnonzero(np.isnan(left) | (_fisher(left) <= reach))
+    return float(shares[undone[0]]) if len(undone) else 1.0
 
 
 def _share(column: Numbers, errors: Numbers | None) -> float | None:
@@ -128,8 +132,9 @@ def _share(column: Numbers, errors: Numbers | None) -> float | None:
     return min(1.0, float((error**2).mean() / values.var(ddof=1)))
 
 
-def _fisher(value: float) -> float:
-    return math.atanh(max(-1.0 + 1e-9, min(1.0 - 1e-9, value)))
+def _fisher(values: Array) -> Array:
+    np = numpy()
+    return np.arctanh(np.clip(values, -ALMOST, ALMOST))
 
 
 def _percent(share: float) -> str:

@@ -59,7 +59,7 @@ def difference(
     design = Design.of(
         None if clusters is None else [clusters[place] for place in kept],
         {name: [column[place] for place in kept] for name, column in axes.items()},
-        [seeds[place] for place in kept] if seeds else (),
+        [seeds[place] for place in kept] if len(seeds) else (),
     )
     reason = why_undefined(points, **{"first measure": x, "second measure": x2, "target": y})
     if reason:

@@ -66,12 +66,21 @@ class Design:
         if self.is_honest:
             return ""
         axes = [name for name in self.few if name != SEED]
-        differences = "1 difference" if self.left == 1 else f"{max(0, self.left)} differences"
+        left = max(0, self.left)
+        differences = "1 difference" if left == 1 else f"{left} differences"
         return (
-            f"any of {' and '.join(axes)} may decide, none has {MIN_CLUSTERS} values to be "
-            f"counted, and with them fixed only {differences} between settings are left "
-            f"({MIN_LEFT} are needed)"
+            f"any of {listed(axes)} may decide, none has {MIN_CLUSTERS} values to be counted, and "
+            f"with them fixed {differences} between settings would be left; {MIN_LEFT} are needed"
         )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    >>> listed(["lr", "batch_size", "seed"])
+    'lr, batch_size and seed'
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def with_few_fixed(

@@ -113,6 +113,29 @@ def _split(codes: Array, items: Array) -> list[Array]:
     return parts
 
 
+def parts_of(
+    settings: SettingsOfRuns, seed_key: str = "seed"
+) -> tuple[list[str] | None, dict[str, list[Any]], list[Any]]:
+    """The setting of each run whatever its seed, its value on each axis, and its seed.
+
+    Settings are None where none is repeated, or there is only one.
+
+    >>> parts_of([{"lr": 1, "seed": 0}, {"lr": 1, "seed": 1}, {"lr": 2, "seed": 0}])
+    (['{"lr": 1}', '{"lr": 1}', '{"lr": 2}'], {'lr': [1, 1, 2]}, [0, 1, 0])
+    """
+    rest = [{key: run[key] for key in run if key != seed_key} for run in settings]
+    names = [json.dumps(each, sort_keys=True, default=str) for each in rest]
+    repeated = 1 < len(set(names)) < len(names)
+    seeds = [run.get(seed_key) for run in settings]
+    return names if repeated else None, columns_of(rest), seeds
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """By name, in order of appearance; None where a run lacks it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
 def value_key(run: Mapping[str, Any], name: str) -> Hashable:
     """The run's value in a form that can be compared: lists and mappings as JSON."""
     value = run.get(name, ABSENT)

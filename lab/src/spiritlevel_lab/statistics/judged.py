@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from .clusters import SEED, widest
 from .correlations import Correlation, verdict_of
-from .few_values import Design
+from .few_values import Design, listed
 from .intervals import Interval
 
 RUNS, SETTINGS, SEEDS = "runs", "settings", "seeds"
@@ -51,7 +51,7 @@ class Judged:
         """What the interval counts, in words: "over 6 groups with the same optimizer"."""
         if math.isnan(self.low):
             return ""
-        fixed = f", with and without {' and '.join(self.fixed)} held fixed" if self.fixed else ""
+        fixed = f", with and without {listed(self.fixed)} held fixed" if self.fixed else ""
         return f"over {self.count} {self.over}{fixed}"
 
     def __str__(self) -> str:
@@ -86,8 +86,8 @@ def judge(
         name = widest(held)
         without = next((each for each in held.values() if math.isnan(each.low)), None)
         if without is not None:
-            fixed = " and ".join(design.few)
-            return _without_interval(judged, f"with {fixed} held fixed: {without.reason}")
+            reason = f"with {listed(design.few)} held fixed: {without.reason}"
+            return _without_interval(judged, reason)
         judged = _hull(judged, _of(held[name], _over(name, found), design))
     return agreeing(judged)
 

@@ -11,7 +11,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from .clusters import (
     clustered,
@@ -23,10 +23,9 @@ from .clusters import (
 from .correlations import COEFFICIENTS, WEAK, Correlation, of_all
 from .few_values import Design, with_few_fixed
 from .judged import Judged, judge
-from .permutations import two_way
+from .permutations import LevelKind, two_way
 from .points import Array, Indices, Numbers, finite_points, is_constant, numpy
 
-LevelKind = Literal["pearson", "spearman"]
 MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
 
 
@@ -41,6 +40,7 @@ class Within:
     low: float
     high: float
     p: float
+    p_seeds: float  # where seeds alone are exchanged: exact whatever settings have in common
     by_setting: Mapping[str, float]  # of the settings that have one
     num_settings: int  # with or without one
 
@@ -135,8 +135,9 @@ class Levels:
         if not within.by_setting:
             return self.doubt
         levels = (
-            f"within one setting the correlation is {within}, positive in "
-            f"{within.num_positive} of {within.n} settings{self._too_few}; between the means of "
+            f"within one setting the correlation is {within} (mean of single settings "
+            f"{within.mean:+.2f}, positive in {within.num_positive} of {within.n} settings"
+            f"{self._too_few}); between the means of "
             f"{self.between.n} settings it is {self.between}; over all {self.pooled.n} runs "
             f"{self.judged}."
         )
@@ -158,7 +159,7 @@ class Levels:
     def _too_few(self) -> str:
         left = self.within.num_settings - self.within.n
         return (
-            f" ({left} more {'has' if left == 1 else 'have'} too few runs that differ)"
+            f", {left} more {'has' if left == 1 else 'have'} too few runs that differ"
             if left
             else ""
         )
@@ -192,7 +193,7 @@ def levels(
     >>> round(found.within.value, 2), round(found.pooled.value, 2), found.disagrees
     (0.95, -0.63, True)
     """
-    values, target = list(values), list(target)
+    values, target, seeds = list(values), list(target), list(seeds)
     points = finite_points(values=values, target=target)
     x, y = points.columns
     names = [str(settings[place]) for place in points.kept]
@@ -233,7 +234,8 @@ def _within(
     }
     by_setting = {name: of_all(kind, x[group], y[group]) for name, group in usable.items()}
     found = two_way(kind, x, y, list(usable.values()), seeds, confidence=confidence)
-    return Within(found.value, found.low, found.high, found.p, by_setting, len(members))
+    numbers = (found.value, found.low, found.high, found.p, found.p_seeds)
+    return Within(*numbers, by_setting, len(members))
 
 
 def _ends(correlation: Correlation | Judged) -> str:

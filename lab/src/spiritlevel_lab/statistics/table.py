@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall,
 from .differences import strongest
 from .few_values import Design, with_few_fixed
 from .granulated import Seeds, granulated_kendall
-from .grid import Grid
+from .grid import Grid, columns_of, parts_of
 from .holm import Holm, holm
 from .judged import Judged, judge
 from .levels import Levels, levels
@@ -67,18 +66,16 @@ def summary(
     check_confidence(confidence)  # also where no measure is there to ask for an interval
     target = [row["target"] for row in rows]
     settings = Grid.read([row["settings"] for row in rows])
-    confounders = _columns([row.get("confounders", {}) for row in rows])
-    clusters = _clusters([row["settings"] for row in rows], seed_key)
-    axes = _columns([{k: v for k, v in row["settings"].items() if k != seed_key} for row in rows])
-    given_seeds = [row["settings"].get(seed_key) for row in rows]
-    errors = _columns([row.get("errors", {}) for row in rows])
+    confounders = columns_of([row.get("confounders", {}) for row in rows])
+    clusters, axes, given_seeds = parts_of([row["settings"] for row in rows], seed_key)
+    errors = columns_of([row.get("errors", {}) for row in rows])
     design: dict[str, Any] = {
         "clusters": clusters,
         "axes": axes,
         "seeds": given_seeds if clusters is not None else (),
     }
     plain = Design.of(None, axes)
-    columns = _columns([row["measures"] for row in rows])
+    columns = columns_of([row["measures"] for row in rows])
     measures = {}
     for name, values in columns.items():
         # A measure that is a confounder too is judged given the other confounders.
@@ -162,15 +159,6 @@ def _over_runs(
     return judge(found, shared, with_few_fixed(kind="spearman", design=design, **pair), design)
 
 
-def _clusters(settings: Sequence[Mapping[str, Any]], seed_key: str) -> list[str] | None:
-    """The setting of each run, whatever its seed; None where none is repeated, or there is one."""
-    found = [
-        json.dumps({k: v for k, v in each.items() if k != seed_key}, sort_keys=True, default=str)
-        for each in settings
-    ]
-    return found if 1 < len(set(found)) < len(found) else None
-
-
 def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         raise SpiritlevelError("The 'rows' argument must have at least one run. Got none.")
@@ -182,12 +170,6 @@ def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
                 f"Row {i} lacks {', '.join(missing)} and has {', '.join(row) or 'nothing'}. A run "
                 "that failed keeps its row, with None as target."
             )
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """By name, in order of appearance; None where a run lacks it."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _judged(row: MeasureStatistics, families: Mapping[str, Holm]) -> MeasureStatistics:
