@@ -77,7 +77,7 @@ def test_too_few_trained_networks_are_never_judged():
     assert VERDICTS[outcome.agrees] == "not judged"
     assert [finding.result for finding in outcome.findings] == ["not judged"]
     assert outcome.met == "2 of 22 networks"
-    assert "2 of 22 networks met the criterion" in outcome.conclusion
+    assert "trained are 2 of 22, where half of them and 3 are needed" in outcome.conclusion
     assert "Trained means a training loss of at most 0.5" in outcome.left_out
     assert outcome.why == ""  # an explanation of a result that there is not
 
@@ -87,7 +87,8 @@ def test_every_group_needs_trained_networks():
     rows = [*rows_with([0.1] * 9, variant="a"), *rows_with([0.1, 0.1, 2.3], variant="b")]
     outcome = judged(experiment(by_group), rows)
     assert outcome.agrees == "untrained"
-    assert "(9 of 9 (variant a), 2 of 3 (variant b))" in outcome.conclusion
+    assert outcome.met == "2 of 3 networks (variant b)"
+    assert "9 of 9 (variant a), 2 of 3 (variant b), where half" in outcome.conclusion
     assert "and 3 in each group are needed" in outcome.conclusion
     assert judged(experiment(by_group), rows[:9]).agrees == "yes"
 

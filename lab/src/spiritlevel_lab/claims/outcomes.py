@@ -37,8 +37,8 @@ def outcomes_table(
                 continue
             found = {target: _of(group, measure, target, settings) for target in OUTCOMES}
             repeated |= any(within is not None for within, _ in found.values())
-            levels = [cell for place in (0, 1) for cell in (each[place] for each in found.values())]
-            table.append([*([name] if by else []), measure, *levels])
+            within, over_all = zip(*found.values(), strict=True)
+            table.append([*([name] if by else []), measure, *within, *over_all])
     if not repeated:
         table = [[*row[: -2 * len(OUTCOMES)], *row[-len(OUTCOMES) :]] for row in table]
     levels = [f"{level}: {each}" for level in (WITHIN, OVER_ALL) for each in OUTCOMES.values()]

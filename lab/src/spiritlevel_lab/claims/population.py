@@ -45,7 +45,7 @@ def correlations(
         plain = spearman(values, gap)
         ranks[name] = judged_of(rows, name, GAP, settings)
         fixed = [key for key in CONFOUNDERS if key != name]
-        cells = (
+        cells: tuple[Correlation | Judged, ...] = (
             pearson(values, gap),
             plain,
             *([ranks[name]] if repeated else []),

@@ -152,7 +152,9 @@ class Split:
 
     @property
     def met(self) -> str:
-        """How many networks met the criterion, of those that were asked."""
+        """How many networks met the criterion, of those that were asked, or of a group too few."""
+        for group in filter(None, self.short):
+            return f"{self.trained.get(group, 0)} of {self.asked[group]} networks ({group})"
         return f"{sum(self.trained.values())} of {sum(self.asked.values())} networks"
 
     @property

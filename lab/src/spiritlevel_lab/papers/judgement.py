@@ -86,7 +86,7 @@ def _unjudged(outcome: Outcome, trained: TrainedWhen, split: Split) -> Outcome:
         findings=[dataclasses.replace(each, result="not judged") for each in outcome.findings],
         agrees="untrained",
         conclusion=(
-            f"Not judged: {split.met} met the criterion ({split}), where {needs} are needed. The "
+            f"Not judged: trained are {split}, where {needs} are needed. The "
             "claim is about trained networks, so these runs can neither support nor refute it; the "
             "numbers below are of all of them."
         ),

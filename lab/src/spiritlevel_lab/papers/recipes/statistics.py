@@ -105,17 +105,18 @@ def _spearman(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
 
 
 def _within(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
-    found = levels_of(rows, *spec["within"], spec["settings"])
+    x, y = spec["within"]
+    found = levels_of(rows, x, y, spec["settings"])
     inside = None if found is None else within_estimate(found)
     return mean([]) if inside is None else inside
 
 
 def _pearson(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    first, second = spec["pearson"]
     if "settings" in spec:
-        return judged_of(
-            rows, *spec["pearson"], spec["settings"], "pearson", log=spec.get("log") == "x"
-        )
-    x, y = (column(rows, name) for name in spec["pearson"])
+        log = spec.get("log") == "x"
+        return judged_of(rows, first, second, spec["settings"], "pearson", log=log)
+    x, y = column(rows, first), column(rows, second)
     if "fixed" in spec:
         return partial_correlation(x, y, {name: column(rows, name) for name in spec["fixed"]})
     if "log" in spec:
