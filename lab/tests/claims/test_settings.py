@@ -136,6 +136,15 @@ def test_there_is_a_table_for_each_outcome():
     assert len(alone) == 2
 
 
+def test_outcomes_follow_from_the_accuracies():
+    row = {"train_accuracy": 1.0, "test_accuracy": 0.75}
+    assert with_outcomes([row])[0] == row | {"error_gap": 0.25, "test_error": 0.25}
+    less = {"train_accuracy": 0.875, "test_accuracy": 0.75}
+    assert with_outcomes([less])[0] == less | {"error_gap": 0.125, "test_error": 0.25}
+    recorded = {"error_gap": 0.5, "test_accuracy": 0.75}
+    assert with_outcomes([recorded])[0] == recorded | {"test_error": 0.25}
+
+
 def test_three_outcomes_stand_side_by_side():
     """Each cell against the correlation of that outcome alone; one that is not recorded is left."""
     rows = rows_of(numpy.random.default_rng(1))

@@ -10,7 +10,7 @@ from spiritlevel.records.content import Cell, Series, Table
 from ..population.population import label
 from ..statistics import Judged, Levels, difference, levels, partial_judged
 from ..statistics.judged import RUNS, agreeing
-from ..statistics.levels import LevelKind as Kind
+from ..statistics.permutations import LevelKind as Kind
 from .experiment import Row, titled
 from .findings import estimate
 from .numbers import IntervalEstimate, logarithms

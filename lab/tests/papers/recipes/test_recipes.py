@@ -247,3 +247,9 @@ def test_texts_of_claims_have_their_thresholds():
     assert "at least 95% of" in find("002-fig-4").rule
     assert find("001-table-2").rule.endswith("at most partly reproduced.")
     assert find("001-table-1").paper_values["test accuracy, unmasked"] == (0.7868 + 0.7911) / 2
+
+
+def test_a_ratio_of_two_columns():
+    rows = [{"a": 3.0, "b": 2.0}, {"a": 3.0, "b": 0.0}, {"a": None, "b": 2.0}, {"b": 2.0}]
+    found = with_derived(rows, {"c": {"ratio": ["a", "b"], "times": 4.0}})
+    assert [row["c"] for row in found] == [6.0, None, None, None]
