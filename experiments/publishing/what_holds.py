@@ -54,7 +54,8 @@ def what_holds(
             f"Of {len(lines)} results, each of one measure of flatness in one of these "
             "populations, the 95 % interval is clear of 0 on either side in so many:",
             markdown.table(Table(COLUMNS, [_counts(lines, view) for view in _views()])),
-            "Of measures that tell nothing, about one in 40 would be clear on each side.",
+            "Measures of one population share its networks, so the results are not independent. Of "
+            "measures that tell nothing, about one in 40 would be clear on each side.",
         ]
     parts += [
         "## What came of the papers' claims",
@@ -74,9 +75,9 @@ def _answer(lines: Sequence[MeasureLine]) -> str:
         "**Does a flatter network generalize better?** Between networks trained in one way, the "
         f"flatter ones have a clearly smaller test error in {error[WITHIN]['smaller']} of "
         f"{len(lines)} results (larger in {error[WITHIN]['larger']}) and a clearly smaller gap of "
-        f"the losses in {gap['smaller']} (larger in {gap['larger']}); between ways of training, "
-        f"{error[OVER_ALL]['smaller']} are clear, and {error[OVER_ALL]['larger']} clearly the "
-        "other way."
+        f"the losses in {gap['smaller']} (larger in {gap['larger']}); over networks trained in "
+        f"different ways, the test error is clearly smaller in {error[OVER_ALL]['smaller']} "
+        f"(larger in {error[OVER_ALL]['larger']})."
     )
 
 

@@ -121,7 +121,7 @@ def test_what_holds_counts_each_outcome_on_each_level():
     ]
     assert "smaller test error in 2 of 2 results (larger in 0)" in page
     assert "gap of the losses in 1 (larger in 0)" in page
-    assert "between ways of training, 1 are clear, and 1 clearly the other way" in page
+    assert "different ways, the test error is clearly smaller in 1 (larger in 1)." in page
 
 
 def test_what_holds_is_short_and_names_papers_by_author(request):
