@@ -153,6 +153,9 @@ def test_populations_are_those_that_are_judged_and_repeat_settings(request):
         *("scaled.lambda_max[head]", "scaled.trace[head]", "relative.kappa[head]"),
         "neuron.rho_sum[head]",
     ]
+    nearest, *_ = load(folder, "000-table-3")  # its norm of the head measures no flatness
+    heads = population(ScaleResult.of(nearest))
+    assert [each.measure for each in heads.lines] == ["head.kappa", "head.trace"]
     rows = [row | {"test_error": 1 - row["test_accuracy"]} for row in found.result.record.rows]
     for outcome in OUTCOMES:
         view = found.lines[1].views[OVER_ALL, outcome]
