@@ -1,12 +1,16 @@
 """The laboratory's commands keep the habits of all commands."""
 
+import json
+
 import pytest
 
 import fresh
 from command_line import run
 
 
-@pytest.mark.parametrize("name", ["study", "study run", "study report", "watch", "demo"])
+@pytest.mark.parametrize(
+    "name", ["study", "study run", "study preflight", "study report", "watch", "demo"]
+)
 def test_help_shows_examples_of_the_command_itself(name):
     _, _, examples = run(*name.split(), "--help").stdout.partition("Examples:\n")
     assert f"  spiritlevel {name} " in examples.replace("\n", " ")
@@ -41,6 +45,28 @@ def test_studies_stand_below_their_paper():
     later = [line.split()[0] for line in lines[title + 1 :] if line.strip()]
     assert later[0].startswith("002-")
     assert "Of no paper" in lines
+
+
+THREE_BY_THREE = """
+name: few
+grid:
+  lr: [0.1, 0.01, 0.001]
+  batch_size: [16, 32, 64]
+seeds: 4
+"""
+
+
+def test_a_preflight_says_what_a_study_could_see(tmp_path):
+    file = tmp_path / "few.yaml"
+    file.write_text(THREE_BY_THREE, encoding="utf-8")
+    said = " ".join(run("study", "preflight", file).stdout.split())
+    assert said.startswith("What 9 settings with 4 seeds could show with power 0.8: over all runs:")
+    assert "no honest interval, since any of lr and batch_size may decide" in said
+    more = run("study", "preflight", file, "--set", "seeds=12", "--json", "-").stdout
+    found = json.loads(more)
+    assert found["format"] == "spiritlevel-preflight-1"
+    assert (found["runs"], found["sees_over"]) == (108, None)
+    assert 0.1 < found["sees_within"] < 0.6
 
 
 BLOCKED = """
