@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 from collections.abc import Mapping
@@ -11,11 +12,15 @@ from spiritlevel.pages.figures.series import svg
 from spiritlevel_lab.papers.registry import find, names
 
 from . import audited
+from .forest import forest
+from .population_lines import populations
 from .recorded import load
 from .render import render
 from .results import ScaleResult
 from .summary import summary
-from .what_holds import what_holds
+from .what_holds import FIGURE, what_holds
+
+EARLIER = "earlier_verdicts.json"  # beside the folder of results
 
 
 def analysed(results: str | os.PathLike[str]) -> dict[str, list[ScaleResult]]:
@@ -27,7 +32,7 @@ def analysed(results: str | os.PathLike[str]) -> dict[str, list[ScaleResult]]:
     return {
         name: sorted(
             (ScaleResult.of(record, find(name)) for record in load(results, name)),
-            key=lambda scale: scale.outcome.agrees == "untrained",
+            key=lambda scale: bool(scale.outcome.met),
         )
         for name in names()
     }
@@ -50,11 +55,21 @@ def pages(
                 written[f"experiments/{scale.stem}.svg"] = svg(scale.outcome.figure)
     waiting = [find(name) for name, scales in found.items() if not scales]
     run = [scales for scales in found.values() if scales]
-    text = summary(run, waiting, audited.load_all(results))
+    text = summary(run, waiting, audited.load_all(results), _earlier(results))
     top = {"experiments.md": text.encode()}
     if run:
-        top["what-holds.md"] = what_holds(run).encode()
+        shown = populations([scales[0] for scales in run])
+        top["what-holds.md"] = what_holds(run, shown).encode()
+        if shown:
+            written[FIGURE] = forest(shown)
     return top | written
+
+
+def _earlier(results: str | os.PathLike[str]) -> dict[str, list[str]]:
+    """The verdicts before the present rules; none beside results that were never judged then."""
+    path = pathlib.Path(results).parent / EARLIER
+    found: dict[str, list[str]] = json.loads(path.read_bytes()) if path.is_file() else {}
+    return found
 
 
 def write_pages(results: str | os.PathLike[str], docs: str | os.PathLike[str]) -> list[str]:

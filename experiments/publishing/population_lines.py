@@ -1,4 +1,4 @@
-"""What each measure says about the gap in a population that repeats its training settings."""
+"""What each measure of flatness says about three outcomes, in populations that repeat settings."""
 
 from __future__ import annotations
 
@@ -6,84 +6,72 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from spiritlevel.measures.confounders import MEASURED_ALONG
-from spiritlevel.records.content import Cell, CorrelationCell
 from spiritlevel_lab.claims.experiment import Row
-from spiritlevel_lab.claims.population import CONFOUNDERS, GAP, measured
-from spiritlevel_lab.claims.settings import cautious_partial, levels_of
+from spiritlevel_lab.claims.outcomes import OVER_ALL, WITHIN
+from spiritlevel_lab.claims.population import measured
+from spiritlevel_lab.claims.rows import OUTCOMES, with_outcomes
+from spiritlevel_lab.claims.settings import levels_of, widest_of
 from spiritlevel_lab.claims.trained import NotAsked
-from spiritlevel_lab.statistics import Correlation, Judged, Levels, Within
+from spiritlevel_lab.statistics import Judged, Within
 
 from .results import ScaleResult
 
-LOSS = "train_loss"
-WITHIN = "within settings, mean"
-OVER_ALL = "over all, interval over settings"
-CAUTIOUS = "over all, widest interval"
+LEVELS = (WITHIN, OVER_ALL)
+View = tuple[str, str]  # level and outcome
 
 
 @dataclasses.dataclass(frozen=True)
 class MeasureLine:
-    """What one measure says about the gap in one population."""
+    """What one measure of flatness says in one population, on both levels, of each outcome."""
 
-    population: str
     measure: str
-    levels: Levels
-    equal_loss: Judged  # with the training loss held fixed, and the widest interval
-    equal_both: Judged  # and the uncertainty as well
+    views: Mapping[View, Judged | Within]
 
-    @property
-    def is_flatness(self) -> bool:
-        """Whether it measures flatness; weight norm and confidence do not."""
-        return self.measure.partition("[")[0] not in MEASURED_ALONG
-
-    @property
-    def rises(self) -> bool:
-        """Whether the gap clearly rises with it over all networks, counting settings."""
-        return self.levels.clustered.low > 0
-
-    @property
-    def falls(self) -> bool:
-        """Whether the gap clearly falls with it."""
-        return self.levels.clustered.high < 0
-
-    @property
-    def views(self) -> Mapping[str, CorrelationCell]:
-        """Its correlation with the gap, each way that it is looked at."""
-        looked_at: dict[str, Correlation | Judged | Within] = {
-            WITHIN: self.levels.within,
-            "between settings": self.levels.between,
-            OVER_ALL: self.levels.clustered,
-            CAUTIOUS: self.levels.judged,
-            "training loss held fixed": self.equal_loss,
-            "loss and 1 − ‖p‖² held fixed": self.equal_both,
-        }
-        return {view: CorrelationCell(e.value, e.low, e.high) for view, e in looked_at.items()}
-
-    @property
-    def cells(self) -> Mapping[str, Cell]:
-        """As a row of the population's table, by column."""
-        within = self.levels.within
-        inside, *others = self.views.items()
-        return {
-            "measure": self.measure,
-            **dict([inside]),
-            "positive within": f"{within.num_positive} of {within.n}",
-            **dict(others),
-        }
+    def side(self, view: View) -> str:
+        """What flatter networks have of the outcome: "smaller", "larger", or "unclear"."""
+        found = self.views[view]
+        if found.low > 0:
+            return "smaller"
+        return "larger" if found.high < 0 else "unclear"
 
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredPopulation:
-    """Networks of several seeds for each setting, and what each measure says of their gap."""
+    """Networks of several seeds for each setting, and what each measure of flatness says."""
 
     result: ScaleResult
+    num_networks: int
+    num_settings: int
     lines: Sequence[MeasureLine]
 
 
-def populations(scales: Sequence[ScaleResult]) -> list[MeasuredPopulation]:
-    """Of the results of an experiment those with seeds enough to look within settings."""
-    found = [MeasuredPopulation(result, lines_of(result)) for result in scales]
-    return [each for each in found if any(line.levels.within.n for line in each.lines)]
+def populations(results: Sequence[ScaleResult]) -> list[MeasuredPopulation]:
+    """Of the results those that are judged, with seeds enough to look within settings."""
+    return [found for result in results if (found := population(result)) is not None]
+
+
+def population(result: ScaleResult) -> MeasuredPopulation | None:
+    """None for an experiment that repeats no setting, looks at another's runs or is not judged."""
+    experiment = result.experiment
+    if result.outcome.met or not experiment.settings or experiment.rows_of:
+        return None
+    rows = with_outcomes(judged_rows(result))
+    lines, num_settings = [], 0
+    for name in measured(rows, experiment.measures):
+        if name.partition("[")[0] in MEASURED_ALONG:
+            continue
+        found = {
+            outcome: levels_of(rows, name, outcome, experiment.settings) for outcome in OUTCOMES
+        }
+        known = {outcome: each for outcome, each in found.items() if each is not None}
+        if any(each.within.n for each in known.values()):
+            num_settings = max(each.within.num_settings for each in known.values())
+            views: dict[View, Judged | Within] = {}
+            for outcome, each in known.items():
+                views[WITHIN, outcome] = each.within
+                views[OVER_ALL, outcome] = widest_of(each)
+            lines.append(MeasureLine(name, views))
+    return MeasuredPopulation(result, len(rows), num_settings, lines) if lines else None
 
 
 def judged_rows(result: ScaleResult) -> Sequence[Row]:
@@ -91,20 +79,3 @@ def judged_rows(result: ScaleResult) -> Sequence[Row]:
     trained = result.experiment.trained
     rows = result.record.rows
     return rows if isinstance(trained, NotAsked) else trained.split(rows).judged
-
-
-def lines_of(result: ScaleResult) -> list[MeasureLine]:
-    """A line for each measure; none unless networks of one setting are repeated."""
-    experiment, rows = result.experiment, judged_rows(result)
-    if result.outcome.agrees == "untrained" or not experiment.settings or experiment.rows_of:
-        return []
-    lines = []
-    for name in measured(rows, experiment.measures):
-        found = levels_of(rows, name, GAP, experiment.settings)
-        if found is not None:
-            fixed = (
-                cautious_partial(rows, name, GAP, given, experiment.settings)
-                for given in ([LOSS], list(CONFOUNDERS))
-            )
-            lines.append(MeasureLine(experiment.name, name, found, *fixed))
-    return lines

@@ -22,7 +22,7 @@ from spiritlevel_lab.population.runs.outcomes import ALL_EPOCHS, DIVERGED
 from .results import ScaleResult, scale_in_words
 
 BRACKETS = (
-    "Brackets hold the 95 % interval of a number, over runs unless a column names settings. With "
+    "Brackets hold the 95 % interval of a number, over runs unless a column says otherwise. With "
     "few runs, Student's interval of a mean can go beyond the values that the number can have."
 )
 GPU, WORKERS = "h200", 8  # how names of presets made for one start, and how many share it
@@ -82,7 +82,9 @@ def _remarks(outcome: Outcome) -> list[str]:
 
 
 def _numbers(scale: ScaleResult) -> list[Part | Panels]:
-    parts: list[Part | Panels] = [scale.outcome.table, Text([BRACKETS])]
+    outcomes = scale.outcome.outcomes
+    parts: list[Part | Panels] = [] if outcomes is None else [outcomes]
+    parts += [scale.outcome.table, Text([BRACKETS])]
     if scale.outcome.figure is not None:
         title = scale.experiment.title
         parts.append(dataclasses.replace(scale.outcome.figure, id=scale.stem, title=title))
@@ -108,6 +110,7 @@ def _other_scale(scale: ScaleResult) -> list[str]:
         f"**{scale.verdict.capitalize()}.** {escape(scale.outcome.conclusion)}",
         markdown.table(claim_table(scale.outcome.findings)),
         *_remarks(scale.outcome),
+        *_criterion(scale),
         *markdown.render(_numbers(scale)),
         *markdown.render(scale.outcome.more),
         escape(scale.experiment.scaled_down[record.preset]),
@@ -115,6 +118,13 @@ def _other_scale(scale: ScaleResult) -> list[str]:
         f"```console\n{_commands(record)}\n```",
         _how(record),
     ]
+
+
+def _criterion(scale: ScaleResult) -> list[str]:
+    """What counts as trained, where this scale has a criterion of its own."""
+    if scale.record.preset not in scale.experiment.trained_in:
+        return []
+    return [f"When a network counts as trained: {escape(str(scale.experiment.trained))}"]
 
 
 def _commands(record: Record) -> str:

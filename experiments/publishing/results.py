@@ -7,10 +7,23 @@ from collections import Counter
 from collections.abc import Sequence
 
 from spiritlevel_lab.claims.experiment import Experiment, Outcome
-from spiritlevel_lab.claims.scale import WORDS, library_study, verdict_in_words
+from spiritlevel_lab.claims.scale import (
+    WORDS,
+    at_the_papers_scale,
+    library_study,
+    verdict_in_words,
+)
 from spiritlevel_lab.papers.judgement import judged
 from spiritlevel_lab.papers.records import Record, stem
 from spiritlevel_lab.papers.registry import find
+
+CITED = {  # by author and year; by title where the copy we have names neither
+    "000": "Taleghani et al.",
+    "001": "“Sharpness can be manipulated”",
+    "002": "Petzka et al. 2021",
+    "003": "Petzka et al. 2019",
+    "004": "“Flatness-Aware Regularization”",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +37,10 @@ class ScaleResult:
     @classmethod
     def of(cls, record: Record, experiment: Experiment | None = None) -> ScaleResult:
         """The result of a record, analysed as its experiment says, or another that looks at it."""
-        experiment = experiment or find(record.name)
+        study = library_study(record.name, record.preset)
+        experiment = (experiment or find(record.name)).at(
+            record.preset, comparable=at_the_papers_scale(study)
+        )
         return cls(experiment, record, judged(experiment, record.rows))
 
     @property
@@ -33,10 +49,25 @@ class ScaleResult:
         return stem(self.experiment.name, self.record.preset)
 
     @property
-    def verdict(self) -> str:
-        """In a word or two."""
+    def category(self) -> str:
+        """The verdict, one of a few."""
         study = library_study(self.record.name, self.record.preset)
         return verdict_in_words(self.outcome.agrees, study)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict, with why there is none."""
+        met = self.outcome.met
+        return f"{self.category}: {met} met the criterion" if met else self.category
+
+
+def cited(experiment: Experiment) -> str:
+    """Where the claim stands, by author and year.
+
+    >>> cited(find("002-fig-5"))
+    'Petzka et al. 2021, Fig. 5'
+    """
+    return f"{CITED[experiment.name.partition('-')[0]]}, {experiment.source}"
 
 
 def scale_in_words(record: Record) -> str:
@@ -46,6 +77,6 @@ def scale_in_words(record: Record) -> str:
 
 def tally(results: Sequence[ScaleResult]) -> str:
     """One sentence; of each experiment one result."""
-    counts = Counter(result.verdict for result in results)
+    counts = Counter(result.category for result in results)
     said = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
     return f"Of {len(results)} that were run: {said or 'none yet'}."

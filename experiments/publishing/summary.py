@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spiritlevel.pages import markdown
 from spiritlevel.pages.markdown import escape
@@ -27,24 +27,29 @@ HOW = (
     "the runs were made, unless the page says otherwise, and weak or negative results are kept. "
     "The pages are made from the recorded results in `experiments/results` and from nothing else.",
     "Each claim is split into parts. A part is held if its whole 95 % interval is on the side of "
-    "the claim, not held if it is on the other side or excludes the number the paper has, and "
-    "undecided if it is on both sides. A part that says that nothing changes can be refuted, but "
-    "not proven. Parts that compare numbers without an interval (which measure comes first, "
-    "whether one falls at every step) are judged by the numbers alone. A claim is reproduced if "
-    "all parts are held or not refuted, partly reproduced if some are held, not reproduced if none "
-    "is held and one is refuted, and undecided at this scale otherwise, unless its page has its "
-    "own rule. It is reproduced at a smaller scale if its data set or networks are not those of "
-    "the preset that follows the paper, or less than half of the images are used.",
-    "Each page says when a network counts as trained for its claim. Networks that are not are "
-    "never judged: they are counted and left out, and where too few are left the claim is not "
-    "testable by these runs, whatever their numbers are. These limits were set after the first "
-    "runs, in which networks at the loss of chance had been judged like others.",
-    "Some things were decided after runs had been looked at, which makes these results less strict "
-    "than they look: when a network counts as trained, as said above; that undecided is not the "
-    "same as not reproduced; some whole rules or limits in them, where a page says so; and that "
+    "the claim, and not held only if the whole interval excludes the claim: it is on the other "
+    "side, or excludes the number that the paper has for networks and data like these. Otherwise "
+    "it is undecided. A number without an interval and a threshold of our own refute nothing; what "
+    "is said of every run (a bound above all gaps) is counted. That one number is larger than "
+    "another is judged by the interval of their difference.",
+    "Correlations of what is measured are judged by the widest of the intervals that count runs, "
+    "settings, what settings share, and seeds. Where a value was set by us (a noise, a shift), "
+    "runs with the same value are replicates, and the interval counts them. Pearson's correlation "
+    "of numbers with heavy tails counts only where logarithms or ranks say the same.",
+    "A claim is reproduced if all parts are held or not refuted, partly reproduced if some are "
+    "held, not reproduced if none is held and one is refuted, and undecided otherwise, unless its "
+    "page has its own rule. Each of the first three is so at a smaller scale if data set or "
+    "networks are not those of the preset that follows the paper, or less than half of the images "
+    "are used.",
+    "Each page says when a network counts as trained for its claim. Networks that do not meet that "
+    "criterion are shown and not judged; where most of them do not, or too few are left, there is "
+    "no verdict. Populations have three outcomes side by side: the gap of the losses, the gap of "
+    "the accuracies and the test error. The claim is judged by the one that its rule names.",
+    "These rules came after most of the runs, and all results were judged anew by them; only the "
+    "presets h200-settings of 003-fig-3 and h200-accuracy of 003-fig-1 were run after theirs were "
+    "written. Some whole rules were written after the first runs too, where a page says so, and "
     "some experiments that were undecided with few seeds were run with ten. Parts of claims that "
-    "had been overlooked were added as well, but can only lower a verdict. Intervals over groups "
-    "of settings that share a value came last; they are shown and not judged.",
+    "had been overlooked were added as well, but can only lower a verdict.",
     "For every measure of flatness here (κ, trace, eigenvalue) a large value means sharp: a "
     "network becomes flatter when the value falls.",
 )
@@ -58,6 +63,12 @@ MISSING = (
     "density here has one bandwidth, the most likely one (002-fig-4).",
 )
 
+Earlier = Mapping[str, Sequence[str]]  # by experiment: the preset and its verdict
+EARLIER_CAPTION = (
+    "What each verdict was when intervals counted settings alone, numbers without an interval "
+    "could refute, and refutations did not say their scale. The rows that were recorded are the "
+    "same, but for 003-fig-3, whose preset h200-settings was run since."
+)
 CLAIM_TITLES = (
     "experiment",
     "part of the claim",
@@ -65,14 +76,13 @@ CLAIM_TITLES = (
     "here",
     "95 % interval",
     "n",
-    "settings",
+    "counted",
 )
 CLAIM_CAPTION = (
     "One line for each part of a claim, by the result nearest to the paper of those that can be "
     "judged. A number has an "
-    "interval, over settings where networks of one setting are repeated and over runs or pairs of "
-    "runs elsewhere; the column settings says how many there are. Paper: its number for the same "
-    "quantity, where it prints one."
+    "interval; where it counts settings, groups of them or seeds, the last column but one says how "
+    "many. Paper: its number for the same quantity, where it prints one."
 )
 
 
@@ -80,8 +90,9 @@ def summary(
     results: Sequence[Scales],
     waiting: Sequence[Experiment],
     audits: Sequence[AuditRecord] = (),
+    earlier: Earlier | None = None,
 ) -> str:
-    """The page, as Markdown."""
+    """The page, as Markdown; `earlier` are the verdicts before the present rules."""
     parts = [
         "# The papers' experiments, run here",
         "What is missing, said once:",
@@ -94,6 +105,9 @@ def summary(
         nearest = [scales[0] for scales in results]
         parts += [
             _overview(results),
+            "## Before the present rules",
+            EARLIER_CAPTION,
+            markdown.table(earlier_table(nearest, earlier)),
             "## Scale beside the papers",
             SCALES,
             markdown.table(scale_table(nearest)),
@@ -102,7 +116,7 @@ def summary(
             markdown.table(claims_table(nearest)),
         ]
     for word in WORDS:
-        chosen = [scales for scales in results if scales[0].verdict == word]
+        chosen = [scales for scales in results if scales[0].category == word]
         if chosen:
             parts += [f"## {word.capitalize()}", *map(_entry, chosen)]
     if waiting:
@@ -134,6 +148,17 @@ def summary(
         "a measure, and [trust](trust.md) explains the audit.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def earlier_table(results: Sequence[ScaleResult], earlier: Earlier | None) -> Table:
+    """One row per experiment: what its verdict was and is, and by which runs."""
+    rows: list[Sequence[Cell]] = []
+    for result in results:
+        preset, was = (earlier or {}).get(result.experiment.name, ("", "not judged then"))
+        then, now = (each or "none" for each in (preset, result.record.preset))
+        runs = now if then == now else f"{then}, now {now}"
+        rows.append([result.experiment.name, was, result.verdict, runs])
+    return Table(("experiment", "was", "is", "preset"), rows)
 
 
 def _papers() -> str:

@@ -10,10 +10,14 @@ from scipy import stats
 from spiritlevel_lab.claims.findings import (
     Finding,
     above,
+    agreeing,
+    alike,
     below,
     every,
     fact,
     missed,
+    shown,
+    unlike,
     unmoved,
     verdict,
 )
@@ -54,6 +58,67 @@ def test_sides_of_a_bound(interval, bound, paper, rises, falls):
     assert below("it falls", found, bound, paper=down).result == falls
     assert below("it falls", found, bound).seen is not found
     assert below("it falls", between(-3, -1)).seen == between(-3, -1)
+
+
+@pytest.mark.parametrize(
+    ("interval", "grows"),
+    [
+        ((11.0, 12.0), "held"),
+        ((5.0, 12.0), "undecided"),
+        ((1.5, 9.0), "undecided"),  # less than our threshold, and it grows all the same
+        ((0.5, 9.0), "undecided"),
+        ((0.5, 0.9), "not held"),
+    ],
+)
+def test_a_threshold_of_our_own_refutes_nothing(interval, grows):
+    assert above("it grows tenfold", between(*interval), 1.0, ours=10.0).result == grows
+
+
+def test_the_papers_number_refutes_nothing_in_other_networks():
+    for judge, sign in ((above, 1), (below, -1)):
+        around = between(*sorted((-0.1 * sign, 0.3 * sign)))
+        assert judge("it moves", around, paper=0.76 * sign).result == "not held"
+        elsewhere = judge("it moves", around, paper=0.76 * sign, comparable=False)
+        assert (elsewhere.result, elsewhere.seen) == ("undecided", around)
+        against = between(*sorted((-0.3 * sign, -0.1 * sign)))
+        assert judge("it", against, paper=0.76 * sign, comparable=False).result == "not held"
+
+
+def test_what_has_no_interval_is_shown_and_neither_holds_nor_refutes():
+    part = shown("it spans orders of magnitude", "a factor of 10.8")
+    assert verdict([part]) == "undecided"
+    assert verdict([part, fact("it is so", True, "")]) == "partly"
+    assert verdict([part, fact("it is so", False, "")]) == "no"
+
+
+@pytest.mark.parametrize(
+    ("ways", "result"),
+    [
+        (((0.1, 0.5), (0.2, 0.6)), "held"),
+        (((-0.5, -0.1), (-0.6, -0.2)), "not held"),
+        (((-0.5, -0.1), (0.2, 0.6)), "undecided"),  # Pearson's against ranks
+        (((-0.5, -0.1), (-0.6, 0.2)), "undecided"),
+    ],
+)
+def test_heavy_tails_need_two_ways_to_say_the_same(ways, result):
+    names = ("Pearson", "Spearman")
+    found = agreeing("it rises", [above(n, between(*w)) for n, w in zip(names, ways, strict=True)])
+    assert (found.part, found.result) == ("it rises", result)
+    assert found.seen.count(": ") == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "same", "other"),
+    [
+        (0.75, 0.85, "held", "not held"),
+        (0.55, 0.65, "undecided", "undecided"),  # below our level, and not refuted by it
+        (-0.2, 0.3, "undecided", "undecided"),
+        (-0.5, -0.1, "not held", "held"),
+    ],
+)
+def test_the_same_trend_is_refuted_by_an_interval_below_0(low, high, same, other):
+    found = between(low, high)
+    assert (alike("", found, 0.7).result, unlike("", found, 0.7).result) == (same, other)
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,17 @@ import spiritlevel as sl
 from publishing.recorded import load
 from spiritlevel.measures.confounders import factors_held_fixed
 from spiritlevel.records.content import fitted_line
-from spiritlevel_lab.claims.findings import estimate
+from spiritlevel_lab.claims.outcomes import outcomes_table
 from spiritlevel_lab.claims.population import correlations, scatter, why
+from spiritlevel_lab.claims.rows import OUTCOMES, with_outcomes
 from spiritlevel_lab.claims.settings import (
-    cautious_partial,
+    difference_of,
+    judged_of,
     levels_tables,
-    partial_over_settings,
     settings_of,
 )
 from spiritlevel_lab.papers import find
-from spiritlevel_lab.statistics import clustered, partial_correlation
+from spiritlevel_lab.statistics import clustered, spearman
 
 SETTINGS = ("variant", "batch_size")
 
@@ -38,66 +39,76 @@ def rows_of(random, num=6, runs=8, step=-3.0):
     return rows
 
 
-def test_ranks_that_are_judged_count_settings():
-    rows = rows_of(numpy.random.default_rng(0))
+def widths(found):
+    return found.high - found.low
+
+
+def test_ranks_are_judged_by_the_widest_interval():
+    """Twelve settings, four batch sizes: settings, batch sizes, seeds and runs one by one."""
+    rows = rows_of(numpy.random.default_rng(0), num=12)
     table, ranks = correlations(rows, ["head.kappa"], SETTINGS)
     x, y = ([row[name] for row in rows] for name in ("head.kappa", "gap"))
     settings = [(row["variant"], row["batch_size"]) for row in rows]
-    assert ranks["head.kappa"] == clustered(x, y, settings)
-    assert table.columns[4] == "Spearman, interval over settings"
-    name, n, linear, over_runs, over_settings, _, factors = table.rows[0]
-    assert (name, n, factors) == ("head.kappa", 48, "softmax.gini")
+    by_hand = [
+        spearman(x, y),
+        clustered(x, y, settings),
+        clustered(x, y, [row["batch_size"] for row in rows]),
+        clustered(x, y, [row["seed"] for row in rows]),
+    ]
+    judged = ranks["head.kappa"]
+    assert judged.low <= min(each.low for each in by_hand)
+    assert judged.high >= max(each.high for each in by_hand)
+    name, n, linear, over_runs, shown, _, _, factors = table.rows[0]
+    assert table.columns[4] == "Spearman, widest interval"
+    assert (name, n, factors) == ("head.kappa", 96, "softmax.gini")
     assert linear.value == pytest.approx(stats.pearsonr(x, y).statistic)
-    assert over_runs.value == over_settings.value == pytest.approx(stats.spearmanr(x, y)[0])
-    assert over_settings.low < over_runs.low
+    assert over_runs.value == shown.value == pytest.approx(stats.spearmanr(x, y)[0])
+    assert widths(shown) > widths(over_runs)
 
 
-def test_without_repeated_settings_nothing_changes():
+def test_where_no_setting_is_repeated_what_they_share_counts():
+    """24 networks, each a setting of its own; the batch size alone decides."""
+    random = numpy.random.default_rng(0)
+    rows = [
+        {"lr": 10.0**-i, "batch_size": 8 * 2**j, "gap": j + 0.1 * random.normal()}
+        for i in range(6)
+        for j in range(4)
+    ]
+    rows = [row | {"m": row["batch_size"] + random.normal()} for row in rows]
+    plain = judged_of(rows, "m", "gap")
+    shared = judged_of(rows, "m", "gap", ["lr", "batch_size"])
+    assert (plain.over, plain.count) == ("runs", 24)
+    assert shared.over == "groups with the same batch_size"
+    assert shared.low < plain.low
+
+
+def test_without_repeated_settings_there_are_no_levels():
     rows = rows_of(numpy.random.default_rng(0), runs=1, num=20)
     rows = [row | {"variant": str(place)} for place, row in enumerate(rows)]
     table, ranks = correlations(rows, ["head.kappa"], SETTINGS)
     assert settings_of(rows, SETTINGS) is None
-    assert "Spearman, interval over settings" not in table.columns
-    assert ranks["head.kappa"].clusters is None
+    assert "Spearman, widest interval" not in table.columns
+    assert ranks["head.kappa"].over == "groups with the same batch_size"
     assert levels_tables(rows, ["head.kappa"], SETTINGS) == []
     assert len(scatter(rows, "head.kappa", SETTINGS).series) == 1
 
 
 def test_two_networks_of_a_setting_say_nothing_within_it():
     rows = rows_of(numpy.random.default_rng(0), runs=2)
-    losses, accuracies = levels_tables(rows, ["head.kappa"], SETTINGS)
-    for table in (losses, accuracies):
+    for table in levels_tables(rows, ["head.kappa"], SETTINGS):
         assert {tuple(cells[3:5]) for cells in table.rows} == {(None, "0 of 0")}
 
 
-def test_groups_that_share_a_batch_size_are_shown():
-    rows = rows_of(numpy.random.default_rng(0), num=12)  # three rates, four batch sizes
-    table, _ = levels_tables(rows, ["head.kappa"], SETTINGS)
-    place = table.columns.index("over groups")
-    x, y = ([row[name] for row in rows] for name in ("head.kappa", "gap"))
-    found = clustered(x, y, [row["batch_size"] for row in rows])
-    assert table.rows[0][place] == f"{estimate(found)} (4 by batch size)"
-    few = [row for row in rows_of(numpy.random.default_rng(0)) if row["seed"] < 3]
-    smaller, _ = levels_tables(few, ["head.kappa"], SETTINGS)
-    assert {cells[place] for cells in smaller.rows} == {None}  # of two batch sizes, three seeds
-
-
-def test_confounders_held_fixed_with_the_widest_interval():
+def test_a_difference_has_an_interval_of_its_own():
+    """Of two measures that hardly differ it is narrow, though each of them is uncertain."""
     rows = rows_of(numpy.random.default_rng(0), num=12)
-    arguments = ("head.kappa", "gap", ["train_loss"], SETTINGS)
-    found, over = cautious_partial(rows, *arguments), partial_over_settings(rows, *arguments)
-    x, y, loss, batch = (
-        [row[name] for row in rows] for name in ("head.kappa", "gap", "train_loss", "batch_size")
-    )
-    groups = partial_correlation(x, y, {"train_loss": loss}, kind="spearman", clusters=batch)
-    assert found.low <= groups.low < over.low < over.high < groups.high <= found.high
-    few = cautious_partial(rows_of(numpy.random.default_rng(0)), *arguments)
-    assert math.isnan(few.low)
-    assert "may decide" in few.reason
-    plain = rows_of(numpy.random.default_rng(0), runs=1, num=12)  # no setting is repeated
-    by_runs, of_runs = cautious_partial(plain, *arguments), partial_over_settings(plain, *arguments)
-    assert by_runs.value == of_runs.value
-    assert by_runs.low <= of_runs.low < of_runs.high <= by_runs.high
+    random = numpy.random.default_rng(1)
+    for row in rows:
+        row["other"] = row["head.kappa"] * (1 + 1e-3 * random.random())
+    x, z, y = ([row[name] for row in rows] for name in ("head.kappa", "other", "gap"))
+    found = difference_of(rows, "head.kappa", "other", "gap", SETTINGS)
+    assert found.value == pytest.approx(stats.spearmanr(x, y)[0] - stats.spearmanr(z, y)[0])
+    assert widths(found) < 0.5 * widths(judged_of(rows, "head.kappa", "gap", SETTINGS))
 
 
 def test_an_old_record_that_does_not_say_its_settings():
@@ -110,20 +121,52 @@ def test_a_study_that_varies_only_some_of_the_settings():
     assert settings_of(rows, SETTINGS) == ["a", "a", "b"]
 
 
-def test_table_has_both_gaps_and_both_correlations():
+def test_there_is_a_table_for_each_outcome():
     rows = rows_of(numpy.random.default_rng(1))
-    both = levels_tables(rows, ["head.kappa"], SETTINGS)
-    assert [table.title.rpartition(": ")[2] for table in both] == [
-        "gap of the losses",
-        "gap of the accuracies",
-    ]
-    assert both[0].caption.startswith("6 settings. ")
-    for table, signs in zip(both, ("differ", "agree"), strict=True):
-        assert [cells[1:3] for cells in table.rows] == [["Spearman", 48], ["Pearson", 48]]
-        assert [cells[-1] for cells in table.rows] == [signs] * 2
+    rows = with_outcomes([row | {"test_accuracy": 0.5 - row["gap"] / 100} for row in rows])
+    tables = levels_tables(rows, ["head.kappa"], SETTINGS)
+    assert [table.title.rpartition(": ")[2] for table in tables] == list(OUTCOMES.values())
+    assert tables[0].caption.startswith("6 settings. ")
+    kinds = ["Spearman", "Pearson", "Pearson, logarithm"]
+    for table, signs in zip(tables, ("differ", "agree", "differ"), strict=True):
+        assert [cells[1:3] for cells in table.rows] == [[kind, 48] for kind in kinds]
+        assert [cells[-1] for cells in table.rows] == [signs] * 3
         assert all(cells[4] == "6 of 6" for cells in table.rows)
-    alone = levels_tables([row | {"error_gap": None} for row in rows], ["head.kappa"], SETTINGS)
-    assert len(alone) == 1
+    alone = levels_tables([{**row, "error_gap": None} for row in rows], ["head.kappa"], SETTINGS)
+    assert len(alone) == 2
+
+
+def test_outcomes_follow_from_the_accuracies():
+    row = {"train_accuracy": 1.0, "test_accuracy": 0.75}
+    assert with_outcomes([row])[0] == row | {"error_gap": 0.25, "test_error": 0.25}
+    less = {"train_accuracy": 0.875, "test_accuracy": 0.75}
+    assert with_outcomes([less])[0] == less | {"error_gap": 0.125, "test_error": 0.25}
+    recorded = {"error_gap": 0.5, "test_accuracy": 0.75}
+    assert with_outcomes([recorded])[0] == recorded | {"test_error": 0.25}
+
+
+def test_three_outcomes_stand_side_by_side():
+    """Each cell against the correlation of that outcome alone; one that is not recorded is left."""
+    rows = rows_of(numpy.random.default_rng(1))
+    rows = with_outcomes([row | {"test_accuracy": 0.5 - row["gap"] ** 3 / 1e6} for row in rows])
+    table = outcomes_table(rows, ["head.kappa", "nowhere"], SETTINGS)
+    [(name, *cells)] = table.rows  # what no run has is left out
+    assert (name, len(cells), table.columns[1:4]) == (
+        "head.kappa",
+        6,
+        tuple(f"within settings: {words}" for words in OUTCOMES.values()),
+    )
+    over_all = [judged_of(rows, "head.kappa", outcome, SETTINGS) for outcome in OUTCOMES]
+    assert [(c.value, c.low, c.high) for c in cells[3:]] == [
+        (each.value, each.low, each.high) for each in over_all
+    ]
+    assert [cell.value > 0 for cell in cells] == [True, True, True, False, True, False]
+    unknown = outcomes_table([{**row, "error_gap": None} for row in rows], ["head.kappa"], SETTINGS)
+    assert [cell is None for cell in unknown.rows[0][1:]] == [False, True, False] * 2
+    alone = [row for row in rows if row["seed"] == 0]
+    assert outcomes_table(alone, ["head.kappa"], SETTINGS).columns[1:] == (*OUTCOMES.values(),)
+    by_rate = outcomes_table(rows, ["head.kappa"], ["batch_size"], by="variant")
+    assert [row[:2] for row in by_rate.rows] == [[f"rate {i}", "head.kappa"] for i in range(3)]
 
 
 def test_reasons_say_that_the_signs_differ_and_what_was_held_fixed():
@@ -186,21 +229,21 @@ def minima_of(request, preset, columns):
 
 
 def test_110_minima_of_10000_images_disagree_within_and_between_settings(request):
-    """Pooled −0.19, positive in 7 of 8 settings, mean +0.29."""
+    """Pooled −0.19, positive in 7 of 8 settings."""
     outcome, settings, inside = minima_of(request, "h200", SETTINGS)
     assert (settings, len(inside), sum(rank > 0 for rank in inside)) == (8, 8, 7)
     assert "Simpson's paradox" in outcome.why
-    assert f"mean of single settings {numpy.mean(inside):+.2f}" in outcome.why
     assert "7 of 8 settings" in outcome.why
     assert outcome.findings[0].result == "undecided"
     assert outcome.findings[0].seen.low < -0.5 < 0.3 < outcome.findings[0].seen.high
 
 
-def test_minima_of_all_images_agree_within_and_between_settings(request):
+def test_minima_of_all_images_are_undecided_by_the_widest_interval(request):
+    """Over the 17 settings the interval lies above 0; over what they share it does not."""
     outcome, settings, inside = minima_of(request, "h200-full", (*SETTINGS, "weight_decay"))
-    assert outcome.findings[0].clusters == settings
-    assert f"mean of single settings {numpy.mean(inside):+.2f}" in outcome.why
     positive = sum(rank > 0 for rank in inside)
     assert f"positive in {positive} of {len(inside)} settings" in outcome.why
-    assert "Simpson" not in outcome.why
-    assert outcome.findings[0].result == "held"
+    [found, *_] = outcome.findings
+    assert (found.result, settings) == ("undecided", 17)
+    assert found.clusters < settings
+    assert found.seen.low < 0 < found.seen.high

@@ -1,5 +1,6 @@
 """Networks that are not trained decide nothing, and the page says how many there are and why."""
 
+import dataclasses
 import math
 
 import pytest
@@ -73,9 +74,10 @@ def test_too_few_trained_networks_are_never_judged():
     rows = [*rows_with([0.1] * 2), *rows_with([2.3] * 20)]
     outcome = judged(experiment(SMALL_LOSS), rows)
     assert analyse(rows).agrees == "yes"
-    assert VERDICTS[outcome.agrees] == "not testable: networks not trained"
+    assert VERDICTS[outcome.agrees] == "not judged"
     assert [finding.result for finding in outcome.findings] == ["not judged"]
-    assert "2 of 22, where 3 are needed" in outcome.conclusion
+    assert outcome.met == "2 of 22 networks"
+    assert "trained are 2 of 22, where half of them and 3 are needed" in outcome.conclusion
     assert "Trained means a training loss of at most 0.5" in outcome.left_out
     assert outcome.why == ""  # an explanation of a result that there is not
 
@@ -85,8 +87,37 @@ def test_every_group_needs_trained_networks():
     rows = [*rows_with([0.1] * 9, variant="a"), *rows_with([0.1, 0.1, 2.3], variant="b")]
     outcome = judged(experiment(by_group), rows)
     assert outcome.agrees == "untrained"
-    assert "9 of 9 (variant a), 2 of 3 (variant b), where 3 in each group" in outcome.conclusion
+    assert outcome.met == "2 of 3 networks (variant b)"
+    assert "9 of 9 (variant a), 2 of 3 (variant b), where half" in outcome.conclusion
+    assert "and 3 in each group are needed" in outcome.conclusion
     assert judged(experiment(by_group), rows[:9]).agrees == "yes"
+
+
+@pytest.mark.parametrize(("good", "bad", "agrees"), [(10, 10, "yes"), (10, 11, "untrained")])
+def test_where_most_networks_miss_the_criterion_there_is_no_verdict(good, bad, agrees):
+    rows = [*rows_with([0.1] * good), *rows_with([2.3] * bad)]
+    assert judged(experiment(SMALL_LOSS), rows).agrees == agrees
+
+
+def test_a_setting_that_mostly_misses_the_criterion_is_left_out():
+    """What is left of it is a selection; and there must be settings enough."""
+    rows = [row for i in range(4) for row in rows_with([0.1] * 4, setting=i)]
+    rows += [*rows_with([0.1] * 2 + [2.3] * 2, setting=4), *rows_with([0.1] + [2.3] * 2, setting=5)]
+    for settings, agrees in ((5, "yes"), (6, "untrained")):
+        halves = dataclasses.replace(SMALL_LOSS, half_of="setting", settings=settings)
+        assert [row["setting"] for row in halves.split(rows).judged].count(4) == 2
+        assert len(halves.split(rows).judged) == 18
+        outcome = judged(experiment(halves), rows)
+        assert outcome.agrees == agrees
+        assert "settings of which half of the networks come to it (setting)" in outcome.left_out
+
+
+def test_a_preset_may_have_a_criterion_of_its_own():
+    here = find("003-fig-3")
+    own = here.at("h200-settings", comparable=True).trained
+    assert (own.half_of, own.settings, own.needed) == ("variant", 8, 10)
+    assert own.limits[0].reached == ("train_loss",)
+    assert here.at("h200", comparable=True).trained is here.at(None, comparable=True).trained
 
 
 def test_few_networks_that_are_all_trained_are_judged():

@@ -127,7 +127,7 @@ def test_the_claim_comes_before_the_statistics(folder, monkeypatch, columns):
         for part in (
             f"{EXPERIMENT.paper}, Table 2: {EXPERIMENT.title}.",
             f"The claim: {EXPERIMENT.claim}",
-            f"Here: partly reproduced. One part holds, {MARKUP} does not.",
+            f"Here: partly reproduced at a smaller scale. One part holds, {MARKUP} does not.",
             "Why: The norms differ.",
             "part of the claim here seen",
             "Scaled down (without a preset): ",
@@ -155,7 +155,7 @@ def test_the_claim_as_json(folder, monkeypatch):
     claim = found["experiment"]
     assert claim["name"] == NAME
     assert claim["claim"] == EXPERIMENT.claim
-    assert claim["verdict"] == "partly reproduced"
+    assert claim["verdict"] == "partly reproduced at a smaller scale"
     assert claim["conclusion"] == OUTCOME.conclusion
     assert claim["why"] == "The norms differ."
     assert [each["result"] for each in claim["findings"]] == ["held", "not held", "undecided"]
@@ -168,7 +168,7 @@ def test_the_claim_as_json(folder, monkeypatch):
 def test_quiet_leaves_the_verdict(folder, monkeypatch):
     analysed_by(monkeypatch, lambda rows: OUTCOME)
     text = report(folder, "--quiet")
-    assert "Here: partly reproduced." in text
+    assert "Here: partly reproduced at a smaller scale." in text
     assert "Scaled down" not in text
 
 
@@ -179,7 +179,7 @@ def test_same_runs_same_words(folder):
 def test_an_unfinished_study_says_so(tmp_path, monkeypatch):
     analysed_by(monkeypatch, lambda rows: OUTCOME)
     text = one_line(report(stored(tmp_path, failed=1, pending=2)))
-    assert "Here: partly reproduced, so far." in text
+    assert "Here: partly reproduced at a smaller scale, so far." in text
     assert "n = 18 finished runs of 21. Left out: 1 that failed, 2 that are not finished." in text
 
 

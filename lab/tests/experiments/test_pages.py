@@ -86,9 +86,7 @@ def test_every_page_says_what_it_must(name, found, made):
     for text in (experiment.claim, experiment.rule, str(experiment.trained)):
         assert escape(text) in page
     nearest = [each.preset for each in load(RESULTS, name)]
-    untrained = [
-        s.record.preset for s in scales if s.verdict == "not testable: networks not trained"
-    ]
+    untrained = [s.record.preset for s in scales if s.category == "not judged"]
     assert [scale.record.preset for scale in scales] == [
         *(preset for preset in nearest if preset not in untrained),
         *(preset for preset in nearest if preset in untrained),

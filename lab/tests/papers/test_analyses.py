@@ -111,16 +111,17 @@ def bound_rows(gap, miss):
             "bound.representativeness": miss(separation),
         }
         for separation in SEPARATIONS
-        for seed in range(20)
+        for seed in range(100)
     ]
 
 
 @pytest.mark.parametrize(
     ("gap", "miss", "agrees"),
     [
-        (lambda s: 0.1 / s, lambda s: 0.15 / s, "yes"),
+        # how tight it is is not judged, so the claim cannot be reproduced as a whole
+        (lambda s: 0.1 / s, lambda s: 0.15 / s, "partly"),
         (lambda s: 0.1 / s, lambda s: 0.25, "partly"),  # covers, and does not fall
-        (lambda s: 0.1, lambda s: 0.05, "partly"),  # tight, and below the gap
+        (lambda s: 0.1, lambda s: 0.05, "no"),  # below the gap
         (lambda s: -0.1, lambda s: -0.2, "no"),
     ],
 )
@@ -128,8 +129,8 @@ def test_approximate_bound(gap, miss, agrees):
     outcome = find("002-fig-4").analyse(bound_rows(gap, miss))
     assert outcome.agrees == agrees
     separation, n, _, near, _, wide = outcome.table.rows[0]
-    kappa = numpy.mean([2.0 + 0.001 * seed for seed in range(20)])
-    assert (separation, n) == (0.5, 20)
+    kappa = numpy.mean([2.0 + 0.001 * seed for seed in range(100)])
+    assert (separation, n) == (0.5, 100)
     assert near.value == pytest.approx(0.1**2 * kappa / (2 * FEATURES) + miss(0.5))
     assert wide.value == pytest.approx(500 ** (-2 / 14) * kappa / (2 * FEATURES) + miss(0.5))
 
@@ -197,7 +198,8 @@ def scaling_rows(growth, test_after=0.8):
     [
         ({"resnet18": 1e6, "vgg_small": 11.0}, 0.8, [True, True, True], "yes"),
         ({"resnet18": 1e6, "vgg_small": 0.1}, 0.8, [True, True, False], "partly"),
-        ({"resnet18": 2.0, "vgg_small": 2.0}, 0.8, [True, False, False], "no"),
+        ({"resnet18": 1e6, "vgg_small": 2.0}, 0.8, [True, True, None], "partly"),  # it does grow
+        ({"resnet18": 2.0, "vgg_small": 2.0}, 0.8, [True, False, None], "no"),  # the paper's: 1e6
         ({"resnet18": 1e6, "vgg_small": 1e6}, 0.8002, [True, True, True], "yes"),  # rounding
         (
             {"resnet18": 1e6, "vgg_small": 1e6},
@@ -210,7 +212,8 @@ def scaling_rows(growth, test_after=0.8):
 def test_weight_scaling(growth, after, held, agrees):
     outcome = find("001-fig-1").analyse(scaling_rows(growth, after))
     assert outcome.agrees == agrees
-    assert [f.result for f in outcome.findings] == ["held" if h else "not held" for h in held]
+    results = {True: "held", False: "not held", None: "undecided"}
+    assert [f.result for f in outcome.findings] == [results[each] for each in held]
     assert len(outcome.table.rows) == 5  # ResNet-18 has no pair of layers to scale
     assert outcome.reproduced_values[
         "resnet18: largest eigenvalue, as trained"

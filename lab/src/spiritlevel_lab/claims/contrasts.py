@@ -99,7 +99,11 @@ def factor(pairs: Iterable[Pair]) -> IntervalEstimate:
     >>> print(factor([(1.0, 2.0), (3.0, 6.0), (0.0, 1.0)]))
     2 [2, 2]
     """
-    logs = mean(_log(after) - _log(before) for before, after in pairs)
+    return exponential(mean(_log(after) - _log(before) for before, after in pairs))
+
+
+def exponential(logs: IntervalEstimate) -> IntervalEstimate:
+    """A mean of logarithms as a factor."""
     return IntervalEstimate(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high), logs.n)
 
 

@@ -39,6 +39,8 @@ class Outcome:
     more: Sequence[Table] = ()  # what is shown and not judged, each with its title and caption
     reproduced_values: Mapping[str, IntervalEstimate] = dataclasses.field(default_factory=dict)
     left_out: str = ""  # which networks are not judged because they are not trained
+    met: str = ""  # how many met the criterion, where too few did for a verdict
+    outcomes: Table | None = None  # of a population: the three outcomes side by side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +70,11 @@ class Experiment:
         takes_times: of its runs, which others beside them would change; run them one at a time.
         paper_runs: how many the paper has, where its preset repeats them with more seeds.
         rows_of: the experiment whose recorded runs it looks at; "" for its own.
+        trained_in: by preset, the criterion of those that have stated one of their own.
+        outcomes: of a claim on a population: the `columns` whose correlations with all three
+            outcomes stand side by side, perhaps `by` the values of another column.
+        comparable: whether the runs are of networks and data like the paper's, so that its numbers
+            can be compared with.
     """
 
     name: str
@@ -90,6 +97,14 @@ class Experiment:
     settings: tuple[str, ...] = ()
     paper_runs: int | None = None
     rows_of: str = ""
+    trained_in: Mapping[str, TrainedWhen] = dataclasses.field(default_factory=dict)
+    outcomes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    comparable: bool = True
+
+    def at(self, preset: str | None, *, comparable: bool) -> Experiment:
+        """As it judges the runs of one preset; None where the settings are of none."""
+        trained = self.trained_in.get(preset or "", self.trained)
+        return dataclasses.replace(self, trained=trained, comparable=comparable)
 
     def analyse(self, rows: Sequence[Row]) -> Outcome:
         """What these rows of finished runs say, by the rule."""

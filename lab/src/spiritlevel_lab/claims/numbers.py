@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
 from spiritlevel.math.student import t_quantile
 from spiritlevel.records.content import IntervalEstimate as IntervalEstimate
 from spiritlevel.records.content import plain as plain
+
+from ..statistics.clusters import MIN_CLUSTERS
 
 CONFIDENCE = 0.95
 CUT_OFF = "Intervals of a mean correlation are Student's, cut off at -1 and 1."
@@ -32,6 +34,28 @@ def mean(values: Iterable[float | None]) -> IntervalEstimate:
     return IntervalEstimate(middle, middle - half, middle + half, len(finite))
 
 
+def widest_mean(values: Sequence[float], *groupings: Sequence[Hashable]) -> IntervalEstimate:
+    """The mean with the widest interval: over the values, or over the means of their groups.
+
+    Args:
+        values: paired differences, say.
+        groupings: what each value shares with others, such as its seed; fewer than four groups
+            say too little and are left out.
+
+    >>> print(widest_mean([1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0], list("aabbccdd")))
+    2.5 [0.446, 4.55]
+    """
+    found = [mean(values)]
+    for groups in groupings:
+        members: dict[Hashable, list[float]] = {}
+        for group, value in zip(groups, values, strict=True):
+            members.setdefault(group, []).append(value)
+        if len(members) >= MIN_CLUSTERS:
+            found.append(mean(statistics.fmean(own) for own in members.values()))
+    chosen = max(found, key=lambda each: each.high - each.low)
+    return dataclasses.replace(chosen, value=found[0].value, n=found[0].n)
+
+
 def share(flags: Iterable[bool]) -> IntervalEstimate:
     """How many of the runs, with Wilson's interval, which stays within 0 and 1.
 
@@ -47,6 +71,15 @@ def share(flags: Iterable[bool]) -> IntervalEstimate:
     middle = (p + square / (2 * n)) / (1 + square / n)
     half = math.sqrt(square * (p * (1 - p) / n + square / (4 * n * n))) / (1 + square / n)
     return IntervalEstimate(p, max(0.0, middle - half), min(1.0, middle + half), n)
+
+
+def logarithms(values: Iterable[float | None]) -> list[float | None]:
+    """Of the numbers above 0; None for the others.
+
+    >>> logarithms([1.0, 0.0, None])
+    [0.0, None, None]
+    """
+    return [math.log(value) if value is not None and value > 0 else None for value in values]
 
 
 def as_correlation(average: IntervalEstimate) -> IntervalEstimate:

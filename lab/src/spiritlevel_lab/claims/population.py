@@ -9,15 +9,15 @@ from spiritlevel.measures import names
 from spiritlevel.measures.confounders import IN_PAPERS, factors_held_fixed
 from spiritlevel.records.content import Cell, Figure, Table
 
-from ..statistics import Correlation, pearson, spearman
+from ..statistics import Correlation, Judged, pearson, spearman
 from .experiment import Row, titled
 from .findings import estimate
-from .numbers import IntervalEstimate
+from .numbers import IntervalEstimate, logarithms
 from .rows import both_scopes, column
 from .settings import (
+    judged_of,
     levels_of,
-    over_settings,
-    partial_over_settings,
+    partial_of,
     setting_names,
     setting_series,
     settings_of,
@@ -30,26 +30,27 @@ CONFOUNDERS = IN_PAPERS
 
 def correlations(
     rows: Sequence[Row], measures: Sequence[str], settings: Sequence[str] = ()
-) -> tuple[Table, dict[str, Correlation]]:
+) -> tuple[Table, dict[str, Judged]]:
     """One row per measure: Pearson, Spearman, and Spearman with the confounders held fixed.
 
-    If networks of one setting are repeated, intervals of Spearman's count settings, as do those of
-    the correlations that are returned.
+    If networks of one setting are repeated, the correlations that are returned have the widest
+    interval.
     """
     gap = column(rows, GAP)
     repeated = settings_of(rows, settings) is not None
     table: list[list[Cell]] = []
-    ranks: dict[str, Correlation] = {}
+    ranks: dict[str, Judged] = {}
     for name in measures:
         values = column(rows, name)
         plain = spearman(values, gap)
-        ranks[name] = over_settings(plain, levels_of(rows, name, GAP, settings))
+        ranks[name] = judged_of(rows, name, GAP, settings)
         fixed = [key for key in CONFOUNDERS if key != name]
-        cells = (
+        cells: tuple[Correlation | Judged, ...] = (
             pearson(values, gap),
             plain,
             *([ranks[name]] if repeated else []),
-            partial_over_settings(rows, name, GAP, fixed, settings),
+            pearson(logarithms(values), gap),
+            partial_of(rows, name, GAP, fixed, settings),
         )
         table.append(
             [
@@ -60,8 +61,12 @@ def correlations(
         )
     titles = (
         *("measure", "n", "Pearson", "Spearman"),
-        *(["Spearman, interval over settings"] if repeated else []),
-        *("Spearman, confounders held fixed", "factors of the measure among them"),
+        *(["Spearman, widest interval"] if repeated else []),
+        *(
+            "Pearson, logarithm",
+            "Spearman, confounders held fixed",
+            "factors of the measure among them",
+        ),
     )
     return Table(titles, table), ranks
 
@@ -77,7 +82,12 @@ def whole_catalogue(rows: Sequence[Row], settings: Sequence[str] = ()) -> Table:
 
     Those that suit few of the networks come last: their correlation may be anything.
     """
-    table, ranks = correlations(rows, measured(rows, names()), settings)
+    gap = column(rows, GAP)
+    ranks = {name: judged_of(rows, name, GAP, settings) for name in measured(rows, names())}
+    table: list[list[Cell]] = [
+        [name, found.n, estimate(pearson(column(rows, name), gap)), estimate(found)]
+        for name, found in ranks.items()
+    ]
 
     def place(cells: Sequence[Cell]) -> tuple[bool, float]:
         correlation = ranks[str(cells[0])]
@@ -88,7 +98,10 @@ def whole_catalogue(rows: Sequence[Row], settings: Sequence[str] = ()) -> Table:
         "The correlation of every measure with the gap, the largest first. Of measures that tell "
         "nothing, about one in 20 has an interval that misses 0. What each of them is: spiritlevel "
         "show NAME.",
-        Table(table.columns, sorted(table.rows, key=place, reverse=True)),
+        Table(
+            ("measure", "n", "Pearson", "Spearman, widest interval"),
+            sorted(table, key=place, reverse=True),
+        ),
     )
 
 
@@ -127,11 +140,6 @@ def scatter(rows: Sequence[Row], measure: str, settings: Sequence[str] = ()) -> 
     )
 
 
-def strongest(ranks: dict[str, Correlation]) -> str:
-    """The measure with the largest rank correlation; one that is undefined never is."""
-    return max(ranks, key=lambda name: _value(ranks[name]))
-
-
 def why(
     rows: Sequence[Row],
     measure: str,
@@ -146,7 +154,7 @@ def why(
         f"and of {spearman(each, gap)} with the gap"
         for key, each in confounders.items()
     ]
-    left = partial_over_settings(rows, measure, GAP, list(confounders), settings)
+    left = partial_of(rows, measure, GAP, list(confounders), settings)
     return (
         f"Over {left.n} networks {' and '.join(said)}. With them held fixed, {name} and the gap "
         f"have a rank correlation of {left}.{_part_of_it(measure, list(confounders))}"
@@ -170,5 +178,5 @@ def _part_of_it(measure: str, fixed: Sequence[str]) -> str:
     )
 
 
-def _value(correlation: Correlation) -> float:
+def _value(correlation: Judged) -> float:
     return -2.0 if math.isnan(correlation.value) else correlation.value

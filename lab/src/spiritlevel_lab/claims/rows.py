@@ -14,6 +14,11 @@ from ..population.settings.definition import Study
 from .experiment import Experiment, Row
 
 HEAD = "head"
+OUTCOMES = {  # what a population is asked about, always side by side: they disagree
+    "gap": "gap of the losses",
+    "error_gap": "gap of the accuracies",
+    "test_error": "test error",
+}
 # The same number whichever layers are asked for.
 WHICHEVER = (
     *("head.*", "softmax.*", "bound.*", "sensitivity.*", "norms.margin*"),
@@ -27,6 +32,24 @@ ALSO_OF_THE_HEAD = ("norms.weight", "relative.kappa_std")
 def column(rows: Sequence[Row], name: str) -> list[Any]:
     """The values of one column; None where a run lacks it."""
     return [row.get(name) for row in rows]
+
+
+def with_outcomes(rows: Sequence[Row]) -> list[Row]:
+    """With the outcomes that follow from the accuracies of a run.
+
+    >>> [row] = with_outcomes([{"gap": 0.5, "train_accuracy": 1.0, "test_accuracy": 0.75}])
+    >>> row["error_gap"], row["test_error"]
+    (0.25, 0.25)
+    """
+    return [{**_of_accuracies(row), **row} for row in rows]
+
+
+def _of_accuracies(row: Row) -> dict[str, float]:
+    train, test = row.get("train_accuracy"), row.get("test_accuracy")
+    if test is None:
+        return {}
+    error = {"test_error": 1.0 - test}
+    return error if train is None else error | {"error_gap": train - test}
 
 
 def converged(rows: Sequence[Row]) -> list[Row]:

@@ -13,15 +13,18 @@ from .findings import VERDICTS, Agreement
 PAPER = "paper"  # the preset that follows the paper
 ENOUGH = 0.5  # of the paper's images
 SIZES = ("width", "hidden", "blocks", "growth", "depth")
-SMALLER = "reproduced at a smaller scale"
-WORDS = ("reproduced", SMALLER, *(word for word in VERDICTS.values() if word != "reproduced"))
+SMALLER = " at a smaller scale"
+WORDS = (  # every verdict, the most the papers would have hoped for first
+    *(VERDICTS[each] + scale for each in ("yes", "partly", "no") for scale in ("", SMALLER)),
+    VERDICTS["undecided"],
+    VERDICTS["untrained"],
+)
 
 
 def verdict_in_words(agrees: Agreement, study: Study) -> str:
-    """The verdict; a claim that holds on smaller data or networks is not simply reproduced."""
-    if agrees == "yes" and not at_the_papers_scale(study):
-        return SMALLER
-    return VERDICTS[agrees]
+    """The verdict; what holds or fails on smaller data or networks does so at that scale."""
+    decided = agrees in ("yes", "partly", "no")
+    return VERDICTS[agrees] + (SMALLER if decided and not at_the_papers_scale(study) else "")
 
 
 def at_the_papers_scale(study: Study) -> bool:

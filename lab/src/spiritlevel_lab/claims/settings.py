@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import dataclasses
+from collections.abc import Sequence
 
 from spiritlevel.records.content import Cell, Series, Table
 
 from ..population.population import label
-from ..statistics import (
-    Correlation,
-    Judged,
-    Levels,
-    levels,
-    partial_correlation,
-    partial_judged,
-)
+from ..statistics import Judged, Levels, difference, levels, partial_judged
+from ..statistics.judged import RUNS, agreeing
 from ..statistics.permutations import LevelKind as Kind
 from .experiment import Row, titled
 from .findings import estimate
-from .numbers import IntervalEstimate
-from .rows import column
+from .numbers import IntervalEstimate, logarithms
+from .rows import OUTCOMES, column
 
 TITLE = "Within and between training settings"
 CAPTION = (
-    "Networks of one setting differ by their seed alone. The interval over settings leaves out "
-    "each setting in turn, so it does not take such networks for independent ones; it is what the "
-    "claim is judged by. Settings with the same optimizer, say, may be alike, too, and so may "
-    "networks with the same seed: the interval over groups leaves out all that share a value, and "
-    "is the right one where that value decides. Of several ways to form groups the one with the "
-    "widest interval stands there, which may still be narrower than that over settings. It is "
-    "shown, not judged, since it was added after the runs. Between settings: of their means. "
-    "Within settings: the mean of the correlations in single settings with enough runs, with "
-    "Student's interval over settings or over seeds, whichever is wider. Signs: those within, "
+    "Networks of one setting differ by their seed alone. Settings with the same optimizer, say, "
+    "may be alike, and so may networks with the same seed. So settings, groups of settings that "
+    "share a value, and seeds are left out in turn, and the widest of these intervals judges. "
+    "Within settings: over seeds of one setting, less what a seed does in all of them, with the "
+    "interval of a permutation test. Between settings: of their means. Signs: those within, "
     "between and over all; a correlation below 0.1 counts as near 0, and agrees or differs with "
-    "none."
+    "none. Pearson's correlation, of the numbers and of the measure's logarithm, can rest on few "
+    "networks where tails are heavy; ranks do not."
 )
+KINDS: dict[str, tuple[Kind, bool]] = {
+    "Spearman": ("spearman", False),
+    "Pearson": ("pearson", False),
+    "Pearson, logarithm": ("pearson", True),
+}
 COLUMNS = (
     *("measure", "correlation", "n", "within settings", "positive within", "between settings"),
-    *("over all, interval over runs", "interval over settings", "over groups", "signs"),
+    *("over all, widest interval", "over what", "signs"),
 )
-KINDS: tuple[Kind, ...] = ("spearman", "pearson")
-GAPS = {"gap": "gap of the losses", "error_gap": "gap of the accuracies"}
 
 
 def settings_of(rows: Sequence[Row], columns: Sequence[str]) -> list[str] | None:
@@ -63,58 +58,86 @@ def _varied(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
 
 
 def levels_of(
-    rows: Sequence[Row], measure: str, target: str, columns: Sequence[str], kind: Kind = "spearman"
+    rows: Sequence[Row],
+    measure: str,
+    target: str,
+    columns: Sequence[str],
+    kind: Kind = "spearman",
+    *,
+    log: bool = False,
 ) -> Levels | None:
-    """The correlation on its three levels; None where no setting is repeated."""
+    """The correlation on its three levels; None where no setting is repeated.
+
+    With `log` it is that of the measure's logarithm.
+    """
     settings = settings_of(rows, columns)
     if settings is None:
         return None
     values, outcome = column(rows, measure), column(rows, target)
+    values = logarithms(values) if log else values
     return levels(
         values, outcome, settings, axes=_axes(rows, columns), seeds=_seeds(rows), kind=kind
     )
 
 
-def over_settings(plain: Correlation, found: Levels | None) -> Correlation:
-    """What a claim is judged by: the interval over settings if there are any, else over runs."""
-    return plain if found is None else found.clustered
-
-
-def partial_over_settings(
-    rows: Sequence[Row], measure: str, target: str, fixed: Sequence[str], columns: Sequence[str]
-) -> Correlation:
-    """The rank correlation with confounders held fixed; its interval counts settings, if any."""
-    return _partial(rows, measure, target, fixed, settings_of(rows, columns))
-
-
-def cautious_partial(
-    rows: Sequence[Row], measure: str, target: str, fixed: Sequence[str], columns: Sequence[str]
+def judged_of(
+    rows: Sequence[Row],
+    measure: str,
+    target: str,
+    columns: Sequence[str] = (),
+    kind: Kind = "spearman",
+    *,
+    log: bool = False,
 ) -> Judged:
-    """The same with the widest interval: over settings, or over groups that share something."""
+    """What a claim is judged by: the widest interval, over runs, settings, groups or seeds.
+
+    Where no setting is repeated, runs and groups of those that share a value are counted.
+    """
+    found = levels_of(rows, measure, target, columns, kind, log=log)
+    if found is not None:
+        return widest_of(found)
+    values, outcome = column(rows, measure), column(rows, target)
+    values = logarithms(values) if log else values
+    return partial_judged(values, outcome, {}, clusters=None, axes=_axes(rows, columns), kind=kind)
+
+
+def widest_of(found: Levels) -> Judged:
+    """Of the intervals that count something, and that over runs, the widest."""
+    judged, runs = found.judged, found.pooled
+    if not runs.high - runs.low > judged.high - judged.low:
+        return judged
+    return agreeing(
+        dataclasses.replace(
+            judged, low=runs.low, high=runs.high, p=runs.p, over=RUNS, count=runs.n, fixed=()
+        )
+    )
+
+
+def difference_of(
+    rows: Sequence[Row], one: str, other: str, target: str, columns: Sequence[str] = ()
+) -> Judged:
+    """By how much the rank correlation of one measure is larger, with the widest interval."""
     settings = settings_of(rows, columns)
-    return partial_judged(
-        column(rows, measure),
-        column(rows, target),
-        {name: column(rows, name) for name in fixed},
+    return difference(
+        *(column(rows, name) for name in (one, other, target)),
         clusters=settings,
         axes=_axes(rows, columns),
         seeds=[] if settings is None else _seeds(rows),
     )
 
 
-def _partial(
-    rows: Sequence[Row],
-    measure: str,
-    target: str,
-    fixed: Sequence[str],
-    clusters: Sequence[Hashable] | None,
-) -> Correlation:
-    return partial_correlation(
+def partial_of(
+    rows: Sequence[Row], measure: str, target: str, fixed: Sequence[str], columns: Sequence[str]
+) -> Judged:
+    """The rank correlation with confounders held fixed, and the widest interval."""
+    settings = settings_of(rows, columns)
+    return partial_judged(
         column(rows, measure),
         column(rows, target),
         {name: column(rows, name) for name in fixed},
-        kind="spearman",
-        clusters=clusters,
+        clusters=settings,
+        axes={} if settings is None else _axes(rows, columns),
+        seeds=[] if settings is None else _seeds(rows),
     )
 
 
@@ -129,27 +152,34 @@ def _seeds(rows: Sequence[Row]) -> list[object]:
 def levels_tables(
     rows: Sequence[Row], measures: Sequence[str], columns: Sequence[str]
 ) -> list[Table]:
-    """One table per gap, with a row per measure and kind; none where no setting is repeated."""
+    """One table per outcome, with rows for ranks, numbers and logarithms of each measure.
+
+    There is none where no setting is repeated.
+    """
     settings = settings_of(rows, columns)
     if settings is None:
         return []
     tables: list[Table] = []
-    for target, words in GAPS.items():
+    for target, words in OUTCOMES.items():
         if all(row.get(target) is None for row in rows):
             continue
-        table: list[list[Cell]] = []
-        for measure in measures:
-            for kind in KINDS:
-                found = levels_of(rows, measure, target, columns, kind)
-                if found is not None:
-                    table.append([measure, kind.capitalize(), *_cells(found)])
+        found = {
+            (measure, name): levels_of(rows, measure, target, columns, kind, log=log)
+            for measure in measures
+            for name, (kind, log) in KINDS.items()
+        }
+        table: list[list[Cell]] = [
+            [measure, name, *_cells(each)]
+            for (measure, name), each in found.items()
+            if each is not None
+        ]
         caption = f"{len(set(settings))} settings. {CAPTION}" if not tables else ""
         tables.append(titled(f"{TITLE}: {words}", caption, Table(COLUMNS, table)))
     return tables
 
 
 def within_estimate(found: Levels) -> IntervalEstimate | None:
-    """The mean within settings; None where none has networks enough for a correlation."""
+    """The correlation within settings; None where none has networks enough for one."""
     inside = found.within
     if not inside.n:
         return None
@@ -157,25 +187,16 @@ def within_estimate(found: Levels) -> IntervalEstimate | None:
 
 
 def _cells(found: Levels) -> list[Cell]:
-    inside = found.within
+    inside, judged = found.within, widest_of(found)
     return [
         found.pooled.n,
         within_estimate(found),
         f"{inside.num_positive} of {inside.n}",
         estimate(found.between),
-        estimate(found.pooled),
-        estimate(found.clustered),
-        _over_groups(found),
+        estimate(judged),
+        judged.counted.removeprefix("over ") or judged.reason,
         found.signs,
     ]
-
-
-def _over_groups(found: Levels) -> str | None:
-    """The widest interval over groups of settings or runs; how many groups, and what they share."""
-    if not found.widest:
-        return None
-    shared = found.shared[found.widest]
-    return f"{estimate(shared)} ({shared.clusters} by {found.widest.replace('_', ' ')})"
 
 
 def setting_series(rows: Sequence[Row], x: str, y: str, columns: Sequence[str]) -> list[Series]:

@@ -13,6 +13,7 @@ Row = Mapping[str, Any]
 WORDS = {
     "train_loss": "training loss",
     "running_loss": "running loss",
+    "head_gradient": "gradient of the last layer",
     "train_accuracy": "training accuracy",
     "test_accuracy": "test accuracy",
 }
@@ -79,6 +80,9 @@ class TrainedWhen:
         by: the column that tells these groups apart; "" for one group.
         asked: which runs must meet the limits; the others count as they are.
         of: these runs in words, for "asked of ...".
+        half_of: the column of settings; those of which fewer than half of the networks meet the
+            limits are left out, since the rest of them is a selection.
+        settings: how many settings must be left.
     """
 
     limits: tuple[Limit, ...]
@@ -87,15 +91,33 @@ class TrainedWhen:
     by: str = ""
     asked: Callable[[Row], bool] = everyone
     of: str = "every network"
+    half_of: str = ""
+    settings: int = 0
 
     def __str__(self) -> str:
-        return f"{' and '.join(map(str, self.limits))}, asked of {self.of}. {self.why}"
+        half = f", in settings of which half of the networks come to it ({self.half_of})"
+        asked = f"asked of {self.of}{half if self.half_of else ''}"
+        return f"{' and '.join(map(str, self.limits))}, {asked}. {self.why}"
 
     def split(self, rows: Sequence[Row]) -> Split:
         """The runs that the claim is judged by, and those that are left out."""
-        judged = [row for row in rows if self._counts(row)]
-        left_out = [row for row in rows if not self._counts(row)]
-        return Split(judged, left_out, self._groups(rows), self._groups(judged), self.needed)
+        met = [self._counts(row) for row in rows]
+        if self.half_of:
+            met = self._in_halves(rows, met)
+        judged = [row for row, each in zip(rows, met, strict=True) if each]
+        left_out = [row for row, each in zip(rows, met, strict=True) if not each]
+        few = self.half_of and len({row[self.half_of] for row in judged}) < self.settings
+        return Split(
+            judged, left_out, self._groups(rows), self._groups(judged), self.needed, bool(few)
+        )
+
+    def _in_halves(self, rows: Sequence[Row], met: Sequence[bool]) -> list[bool]:
+        """Without those whose setting has more networks that miss the limits than meet them."""
+        shares: dict[Any, list[bool]] = {}
+        for row, each in zip(rows, met, strict=True):
+            shares.setdefault(row[self.half_of], []).append(each)
+        kept = {setting for setting, own in shares.items() if 2 * sum(own) >= len(own)}
+        return [each and row[self.half_of] in kept for row, each in zip(rows, met, strict=True)]
 
     def _counts(self, row: Row) -> bool:
         if row.get("outcome") == DIVERGED:
@@ -120,6 +142,20 @@ class Split:
     asked: Mapping[str, int]  # by group
     trained: Mapping[str, int]
     needed: int
+    few_settings: bool = False
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether most of the networks that were asked are trained, and enough of each group."""
+        most = 2 * sum(self.trained.values()) >= sum(self.asked.values())
+        return most and not self.few_settings and not self.short
+
+    @property
+    def met(self) -> str:
+        """How many networks met the criterion, of those that were asked, or of a group too few."""
+        for group in filter(None, self.short):
+            return f"{self.trained.get(group, 0)} of {self.asked[group]} networks ({group})"
+        return f"{sum(self.trained.values())} of {sum(self.asked.values())} networks"
 
     @property
     def short(self) -> list[str]:

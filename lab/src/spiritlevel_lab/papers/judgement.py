@@ -10,9 +10,10 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.data.catalogue import CATALOGUE
 
-from ..claims.experiment import Experiment, Outcome, Row, titled
-from ..claims.rows import converged, experiment_rows, missing_columns
-from ..claims.scale import library_study, verdict_in_words
+from ..claims.experiment import Experiment, Outcome, Row, Table, titled
+from ..claims.outcomes import outcomes_table
+from ..claims.rows import converged, experiment_rows, missing_columns, with_outcomes
+from ..claims.scale import at_the_papers_scale, library_study, verdict_in_words
 from ..claims.trained import NotAsked, Split, TrainedWhen
 from ..population.population import label
 from ..population.runs.outcomes import DIVERGED
@@ -36,13 +37,14 @@ def judged(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """
     trained = experiment.trained
     if isinstance(trained, NotAsked):
-        return experiment.analyse(rows)
+        return _analysed(experiment, rows)
     split = trained.split(rows)
-    if split.short:
-        return _unjudged(experiment.analyse(converged(rows)), trained, split)
-    outcome = experiment.analyse(split.judged)
+    if not split.is_judged:
+        return _unjudged(_analysed(experiment, converged(rows)), trained, split)
+    outcome = _analysed(experiment, split.judged)
     if not split.left_out:
         return outcome
+    everyone = _shown(experiment, with_outcomes(converged(rows)))
     return dataclasses.replace(
         outcome,
         left_out=f"{_count(split)} left out: trained means {trained} Trained are {split}.",
@@ -52,23 +54,43 @@ def judged(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
                 TITLE,
                 "The same numbers over all runs that did not diverge, trained or not. Shown, not "
                 "judged.",
-                experiment.analyse(converged(rows)).table,
+                everyone,
             ),
         ],
     )
 
 
+def _shown(experiment: Experiment, rows: Sequence[Row]) -> Table:
+    """The numbers of these runs: the three outcomes of a population, else those of the rule."""
+    if not experiment.outcomes:
+        return experiment.analyse(rows).table
+    spec = {"settings": experiment.settings, **experiment.outcomes}
+    return outcomes_table(rows, **spec)
+
+
+def _analysed(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
+    """By the experiment's rule, and for a population the three outcomes beside each other."""
+    rows = with_outcomes(rows)
+    outcome = experiment.analyse(rows)
+    if not experiment.outcomes:
+        return outcome
+    return dataclasses.replace(outcome, outcomes=_shown(experiment, rows))
+
+
 def _unjudged(outcome: Outcome, trained: TrainedWhen, split: Split) -> Outcome:
-    needs = f"{split.needed}{' in each group' if trained.by else ''}"
+    needs = f"half of them and {split.needed}{' in each group' if trained.by else ''}"
+    if trained.settings:
+        needs += f", of {trained.settings} settings,"
     return dataclasses.replace(
         outcome,
         findings=[dataclasses.replace(each, result="not judged") for each in outcome.findings],
         agrees="untrained",
         conclusion=(
-            f"Too few of the networks are trained: {split}, where {needs} are needed. The claim is "
-            "about trained networks, so these runs can neither support nor refute it; the numbers "
-            "below are of all of them and are not judged."
+            f"Not judged: trained are {split}, where {needs} are needed. The "
+            "claim is about trained networks, so these runs can neither support nor refute it; the "
+            "numbers below are of all of them."
         ),
+        met=split.met,
         why="",
         left_out=f"Trained means {trained}",
     )
@@ -100,7 +122,8 @@ class Judgement:
         if self.outcome is None:
             return UNJUDGED
         word = verdict_in_words(self.outcome.agrees, self.study)
-        return word + (", so far" if self.num_remaining else "")
+        criterion = f": {self.outcome.met} met the criterion" if self.outcome.met else ""
+        return word + criterion + (", so far" if self.num_remaining else "")
 
     @property
     def title(self) -> str:
@@ -176,6 +199,7 @@ def _judgement(experiment: Experiment, study: Study, rows: Rows, done: Rows) -> 
     origin = _origin(study, experiment.scaled_down)
     missing = _unfinished(study, rows)
     outcome: Outcome | None = None
+    experiment = experiment.at(origin.preset, comparable=at_the_papers_scale(study))
     try:
         outcome = judged(experiment, experiment_rows(experiment, study, done))
     except INCOMPLETE as error:

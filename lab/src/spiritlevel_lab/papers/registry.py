@@ -33,11 +33,11 @@ from .scale_text import ScaleTexts
 DIVIDER = "\n---\n"
 NAME = re.compile(r"^name: (.+)$", re.MULTILINE)
 TAKEN_OVER = ("trained", "settings", "scaled_down")  # from the first claim of a study
-COPIED = ("name", "title", "source", "claim", "catalogue", "takes_times", "paper_runs")
+COPIED = ("name", "title", "source", "claim", "catalogue", "takes_times", "paper_runs", "outcomes")
 COLUMNS = ("columns", "measures", "layers", "settings")
 KNOWN = (
     *(*COPIED, *COLUMNS, "trained", "rule", "thresholds", "set_up", "scaled_down"),
-    *("paper_values", "analysis", "code"),
+    *("paper_values", "analysis", "code", "outcomes"),
 )
 SENTENCES = {"post_hoc": POST_HOC, "mean_correlations": CUT_OFF}  # that several texts share
 
@@ -127,12 +127,19 @@ def read_experiment(document: ClaimDocument) -> Experiment:
     thresholds = fields.get("thresholds", {})
     copied = {key: fields[key] for key in COPIED if key in fields}
     copied |= {key: _columns(fields[key]) for key in COLUMNS if key in fields}
+    if "outcomes" in fields:
+        columns = _columns(fields["outcomes"]["columns"])
+        copied["outcomes"] = {**fields["outcomes"], "columns": columns}
     values: Mapping[str, Any] = fields.get("paper_values", {})
     return Experiment(
         **copied,
         analysis=_analysis(fields["code"]) if "code" in fields else outcome,
         recipe=fields.get("analysis", {}),
         trained=_trained(fields["trained"]),
+        trained_in={
+            preset: TrainedWhen(**_criterion({**fields["trained"], **own}))
+            for preset, own in fields["trained"].get("in", {}).items()
+        },
         rule=fields["rule"].format(**thresholds, **SENTENCES),
         set_up=fields["set_up"].format(**thresholds, **SENTENCES),
         scaled_down=ScaleTexts(document.study, fields["scaled_down"]),
@@ -164,13 +171,16 @@ def _spelled(pattern: str) -> list[str]:
 def _trained(spec: Mapping[str, Any]) -> TrainedWhen | NotAsked:
     if "not_asked" in spec:
         return NotAsked(spec["not_asked"])
-    limits = tuple(
+    return TrainedWhen(**_criterion(spec))
+
+
+def _criterion(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What a criterion is made of; what a preset does not say itself is that of the claim."""
+    fields = {key: value for key, value in spec.items() if key != "in"}
+    fields["limits"] = tuple(
         Limit(**{**limit, "reached": tuple(limit.get("reached", ()))}) for limit in spec["limits"]
     )
-    more = {key: spec[key] for key in ("needed", "by", "of") if key in spec}
-    if "asked" in spec:
-        more["asked"] = _has(spec["asked"])
-    return TrainedWhen(limits, spec["why"], **more)
+    return fields | ({"asked": _has(spec["asked"])} if "asked" in spec else {})
 
 
 def _has(wanted: Mapping[str, Sequence[Any]]) -> Callable[[Row], bool]:

@@ -71,6 +71,7 @@ def _outcome_parts(experiment: Experiment, outcome: Outcome) -> list[Part]:
     parts: list[Part] = [
         Text([f"{word}: {text}" for word, text in remarks.items() if text]),
         named("findings", _as_text(claim_table(outcome.findings)), CLAIM_PARTS, rule),
+        *([] if outcome.outcomes is None else [_with_id(f"{start}-outcomes", outcome.outcomes)]),
         named("numbers", outcome.table, "The numbers", INTERVALS),
         *_figures(experiment, outcome.figure),
     ]
@@ -80,6 +81,10 @@ def _outcome_parts(experiment: Experiment, outcome: Outcome) -> list[Part]:
     for place, more in enumerate(outcome.more, start=1):
         parts.append(named(f"more-{place}", more, more.title, more.caption))
     return parts
+
+
+def _with_id(name: str, table: Table) -> Table:
+    return dataclasses.replace(table, id=name)
 
 
 def _figures(experiment: Experiment, figure: Figure | Panels | None) -> list[Figure]:

@@ -130,7 +130,7 @@ def test_another_outcome_has_another_verdict(tmp_path):
         set_values(store, TRACE, as_claimed)
         set_values(store, GINI, lambda row: -as_claimed(row))
         section = section_of(store)
-    assert section.title.endswith(": partly reproduced")
+    assert section.title.endswith(": partly reproduced at a smaller scale")
 
 
 def test_numbers_are_means_with_their_intervals(page, store):

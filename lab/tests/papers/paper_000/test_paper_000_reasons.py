@@ -83,21 +83,6 @@ def test_figure_has_a_series_for_every_way_of_training():
     assert series[1].y == [row["gap"] for row in rows if row["variant"] == "sgd"]
 
 
-def test_networks_that_still_learn_are_left_out_beside_the_verdict():
-    rows = ways_rows("adamw")
-    for i, row in enumerate(rows):
-        row["train_accuracy"] = 0.9 if i % 3 == 0 else 0.995
-    fitted = [row for row in rows if row["train_accuracy"] > 0.99]
-    kappa, gap = ([row[name] for row in fitted] for name in (KAPPA, "gap"))
-    why = find("000-table-3").analyse(rows).why
-    assert f"Over the {len(fitted)} networks with a training accuracy above 0.99" in why
-    assert f"correlation is {stats.pearsonr(kappa, gap).statistic:+.2f} [" in why
-    assert f"and Spearman's {ranks(fitted, KAPPA, 'gap'):+.2f} [" in why
-    for row in rows:
-        row["train_accuracy"] = 1.0
-    assert "training accuracy above" not in find("000-table-3").analyse(rows).why
-
-
 def test_of_two_ways_none_stands_apart():
     rows = [row for row in ways_rows("adamw") if row["variant"] in ("sgd", "adamw")]
     assert find("000-table-3").analyse(rows).why.startswith("With training loss and uncertainty")

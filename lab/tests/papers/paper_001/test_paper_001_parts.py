@@ -206,7 +206,7 @@ LEVELS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7)
             "partly",
         ),
         (noisy(LEVELS, last=50.0), ["not refuted", "not held"], "partly"),
-        (noisy(LEVELS, goes_along=1.0), ["not refuted", "held", "not held", "not held"], "partly"),
+        (noisy(LEVELS, goes_along=0.5), ["not refuted", "held", "not held", "not held"], "partly"),
         (noisy(LEVELS[:5]), ["not refuted", "not refuted"], "yes"),  # no variance beyond 0.3
     ],
 )

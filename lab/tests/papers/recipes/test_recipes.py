@@ -116,13 +116,21 @@ def test_numbers_in_words():
     )
 
 
-def test_a_group_held_fixed_by_indicators():
-    spec = {"spearman": ["x", "y"], "indicators": {"way": ["b"]}}
-    fixed = computed(spec, RUNS)
-    ranks = [stats.rankdata([row[name] for row in ROWS]) for name in "xy"]
-    inside = numpy.array([row["way"] == "b" for row in ROWS])
-    left = [each - numpy.where(inside, each[inside].mean(), each[~inside].mean()) for each in ranks]
-    assert fixed.value == pytest.approx(stats.pearsonr(*left)[0])
+def test_a_correlation_within_settings():
+    """It rises in each of four ways, though one with larger x has a smaller y."""
+    random = numpy.random.default_rng(0)
+    rows = []
+    for place, way in enumerate("abcd"):
+        for seed in range(5):
+            own = random.normal()
+            row = {"way": way, "seed": seed, "x": own + 10 * place}
+            rows.append(row | {"y": own + 0.2 * random.normal() - 10 * place})
+    spec = {"within": ["x", "y"], "settings": ["way"]}
+    found = computed(spec, GroupedRuns(rows, {}))
+    assert found.n == 4
+    assert found.low > 0 > computed({"spearman": ["x", "y"]}, GroupedRuns(rows, {})).value
+    alone = GroupedRuns([row for row in rows if row["way"] == "a"], {})
+    assert math.isnan(computed(spec, alone).value)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +243,13 @@ def test_a_word_that_no_claim_has_is_refused(old, new, said):
 
 
 def test_texts_of_claims_have_their_thresholds():
-    assert "at most 0.02, and" in find("003-fig-1").rule
+    assert "more than 0.001, and" in find("001-fig-1").rule
     assert "at least 95% of" in find("002-fig-4").rule
     assert find("001-table-2").rule.endswith("at most partly reproduced.")
     assert find("001-table-1").paper_values["test accuracy, unmasked"] == (0.7868 + 0.7911) / 2
+
+
+def test_a_ratio_of_two_columns():
+    rows = [{"a": 3.0, "b": 2.0}, {"a": 3.0, "b": 0.0}, {"a": None, "b": 2.0}, {"b": 2.0}]
+    found = with_derived(rows, {"c": {"ratio": ["a", "b"], "times": 4.0}})
+    assert [row["c"] for row in found] == [6.0, None, None, None]

@@ -13,8 +13,7 @@ from ...claims.findings import above, fact, verdict, with_added
 from ...claims.numbers import plain
 from ...claims.population import GAP
 from ...claims.rows import column
-from ...claims.settings import levels_of, over_settings
-from ...statistics import spearman
+from ...claims.settings import judged_of
 from .flatness_panels import FLATNESS, flatness_density, marks
 from .table_3 import HEAD, by_optimizer_and_rate
 
@@ -27,10 +26,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     known = [row for row in rows if row.get(BOUND) is not None and math.isfinite(row[BOUND])]
     positive = [row for row in known if row[GAP] > 0]
     covered = sum(row[BOUND] >= row[GAP] for row in positive)
-    follows = over_settings(
-        spearman(column(known, BOUND), column(known, GAP)),
-        levels_of(known, BOUND, GAP, experiment.settings),
-    )
+    follows = judged_of(known, BOUND, GAP, experiment.settings)
     findings = [
         fact(
             "the bound lies above the gap of every network",

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spiritlevel.records.content import Cell, Figure, Panels, Series, Table
 
-from ...claims.contrasts import factor
+from ...claims.contrasts import exponential
 from ...claims.experiment import Experiment, Outcome, Row
 from ...claims.findings import Finding, above, below, every, verdict
-from ...claims.numbers import mean, plain
+from ...claims.numbers import IntervalEstimate, plain, widest_mean
 from ...claims.population import GAP, finite_rows
-from ...claims.rows import column
+from ...claims.rows import OUTCOMES, column
 from ...statistics import spearman
 from .flatness_panels import FLATNESS
 from .table_3 import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
 
-ERROR_GAP = "error_gap"
 ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share
-SHOWN = {HEAD: FLATNESS, GAP: "gap of the losses", ERROR_GAP: "gap of the accuracies"}
+SHOWN = {HEAD: FLATNESS, **OUTCOMES}
 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
@@ -88,10 +88,10 @@ def _optimizers_compared(groups: ByRate) -> list[Finding]:
     shared = [rate for optimizer, rate in groups if optimizer == SGD and (ADAMW, rate) in groups]
     pairs = {rate: _pairs(groups[ADAMW, rate], groups[SGD, rate]) for rate in shared}
     flatter = {
-        rate: factor((adamw.get(HEAD), sgd.get(HEAD)) for adamw, sgd in each)
+        rate: exponential(_widest(each, lambda a, s: math.log(s[HEAD] / a[HEAD])))
         for rate, each in pairs.items()
     }
-    smaller = {rate: mean(s[GAP] - a[GAP] for a, s in each) for rate, each in pairs.items()}
+    smaller = {rate: _widest(each, lambda a, s: s[GAP] - a[GAP]) for rate, each in pairs.items()}
     return [
         every(
             "SGD ends flatter than AdamW at every rate that both have (flatness over AdamW's)",
@@ -103,6 +103,17 @@ def _optimizers_compared(groups: ByRate) -> list[Finding]:
             [below(f"rate {rate:g}", change) for rate, change in smaller.items()],
         ),
     ]
+
+
+def _widest(
+    pairs: Sequence[tuple[Row, Row]], change: Callable[[Row, Row], float]
+) -> IntervalEstimate:
+    """Over pairs, over their seeds or over what else they share, whichever is widest."""
+    changes = [change(*pair) for pair in pairs]
+    shared = (("seed",), ("batch_size", "weight_decay"))
+    return widest_mean(
+        changes, *([tuple(map(row.get, names)) for row, _ in pairs] for names in shared)
+    )
 
 
 def _pairs(first: Sequence[Row], second: Sequence[Row]) -> list[tuple[Row, Row]]:

@@ -74,6 +74,7 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
             "accuracy is negative",
             together,
             paper=experiment.paper_values[TOGETHER],
+            comparable=experiment.comparable,
         ),
     ]
     added = [

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spiritlevel.math.student import t_quantile
-from spiritlevel.records.content import Table
 
 from ...claims.contrasts import group_points
-from ...claims.experiment import Experiment, Outcome, Row, titled
-from ...claims.findings import above, estimate, verdict
+from ...claims.experiment import Experiment, Outcome, Row
+from ...claims.findings import Finding, above, agreeing, estimate, verdict
 from ...claims.numbers import CONFIDENCE, IntervalEstimate, mean, plain
 from ...claims.population import (
     CONFOUNDERS,
-    FEW,
     GAP,
     correlations,
     finite_rows,
@@ -26,17 +25,16 @@ from ...claims.population import (
 )
 from ...claims.rows import column, grouped
 from ...claims.scale import library_study
-from ...claims.settings import levels_of, levels_tables, over_settings, partial_over_settings
-from ...statistics import Correlation, Regression, regression, spearman
+from ...claims.settings import judged_of, levels_tables, partial_of
+from ...statistics import Judged, Regression, regression, spearman
 
 STUDY, HEAD = "000-table-3", "head.kappa"
 SGD, ADAMW = "SGD", "AdamW"
 OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # by how the names of the variants begin
 ByRate = dict[tuple[str, float], list[Row]]  # optimizer and learning rate
-ERROR_GAP, ACCURACY = "error_gap", "train_accuracy"
-FITTED = 0.99  # training accuracy from which on a network has little left to learn
 OTHERS = ("head.trace", "curvature.trace", "relative.kappa", "norms.weight")
 PEARSON, SPEARMAN = "Pearson correlation", "Spearman correlation"
+LOGARITHM = "of its logarithm"
 
 
 def by_optimizer_and_rate(rows: Sequence[Row]) -> ByRate:
@@ -60,16 +58,13 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     shown = measured(rows, (HEAD, *OTHERS))
     table, _ = correlations(rows, shown, settings)
     line = regression(column(rows, HEAD), column(rows, GAP))
-    judged = _over_settings(rows, line, settings)
+    judged = {
+        PEARSON: judged_of(rows, HEAD, GAP, settings, "pearson"),
+        LOGARITHM: judged_of(rows, HEAD, GAP, settings, "pearson", log=True),
+        SPEARMAN: judged_of(rows, HEAD, GAP, settings),
+    }
     groups = _groups(rows, by_optimizer_and_rate(rows))
-    findings = [
-        above(
-            f"flatness of the head rises with the gap ({name})",
-            correlation,
-            paper=experiment.paper_values[name],
-        )
-        for name, correlation in judged.items()
-    ]
+    findings = _parts(experiment, judged)
     return Outcome(
         table=table,
         figure=group_points(
@@ -79,7 +74,6 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
         ),
         more=[
             *levels_tables(rows, shown, settings),
-            *_by_accuracies(rows, shown, settings),
             whole_catalogue(rows, settings),
         ],
         why=_why(rows, groups, settings),
@@ -87,20 +81,25 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
         findings=findings,
         agrees=verdict(findings),
         conclusion=(
-            f"Relative flatness of the head has a Pearson correlation of {judged[PEARSON]} and a "
-            f"Spearman correlation of {judged[SPEARMAN]} with the gap over {line.n} networks."
+            f"Relative flatness of the head has a Pearson correlation of {judged[PEARSON]} "
+            f"({judged[LOGARITHM]} with its logarithm) and a Spearman correlation of "
+            f"{judged[SPEARMAN]} with the gap over {line.n} networks."
         ),
     )
 
 
-def _over_settings(
-    rows: Sequence[Row], line: Regression, settings: Sequence[str]
-) -> dict[str, Correlation]:
-    """Both correlations of a line through these runs, with intervals that count settings."""
-    return {
-        PEARSON: over_settings(line.pearson, levels_of(rows, HEAD, GAP, settings, "pearson")),
-        SPEARMAN: over_settings(line.spearman, levels_of(rows, HEAD, GAP, settings)),
+def _parts(experiment: Experiment, judged: Mapping[str, Judged]) -> list[Finding]:
+    """Pearson's with its logarithm beside it, since tails are heavy; and ranks."""
+    correlations = {
+        name: above(
+            name, found, paper=experiment.paper_values.get(name), comparable=experiment.comparable
+        )
+        for name, found in judged.items()
     }
+    rises = "flatness of the head rises with the gap"
+    ranks = dataclasses.replace(correlations[SPEARMAN], part=f"{rises} ({SPEARMAN})")
+    both = [correlations[name] for name in (PEARSON, LOGARITHM)]
+    return [agreeing(f"{rises} ({PEARSON})", both), ranks]
 
 
 def _reproduced_values(
@@ -133,29 +132,6 @@ def _alone(value: float, n: int) -> IntervalEstimate:
     return IntervalEstimate(value, math.nan, math.nan, n)
 
 
-def _by_accuracies(
-    rows: Sequence[Row], shown: Sequence[str], settings: Sequence[str]
-) -> list[Table]:
-    """The results for the other gap that the paper may have meant, if it was recorded."""
-    others = [{**row, GAP: row[ERROR_GAP]} for row in rows if row.get(ERROR_GAP) is not None]
-    if not others:
-        return []
-    table, _ = correlations(others, shown, settings)
-    line = regression(column(others, HEAD), column(others, GAP))
-    return [
-        titled(
-            "Against the gap of the accuracies",
-            "The paper defines its gap by losses, which is what is judged above. Its intercept, "
-            "however, is about as large as the gaps of its four best networks, and those are gaps "
-            "of accuracies by their numbers: it may have used them here too. Then a line through "
-            f"relative flatness of the head has a slope of {plain(line.slope)}, an intercept of "
-            f"{plain(line.intercept)} and an R² of {plain(line.r_squared)} over {line.n} networks. "
-            "Shown, not judged.",
-            table,
-        )
-    ]
-
-
 def _groups(rows: Sequence[Row], by_rate: ByRate) -> dict[str, list[Row]]:
     """All runs by how they were trained; a variant that the study does not have keeps its name."""
     groups = {
@@ -168,24 +144,11 @@ def _groups(rows: Sequence[Row], by_rate: ByRate) -> dict[str, list[Row]]:
 
 def _why(rows: Sequence[Row], groups: dict[str, list[Row]], settings: Sequence[str]) -> str:
     """Which training settings stand apart in the figure, and what is left without them."""
-    left = partial_over_settings(rows, HEAD, GAP, list(CONFOUNDERS), settings)
+    left = partial_of(rows, HEAD, GAP, list(CONFOUNDERS), settings)
     return (
         f"{_apart(groups)}With {' and '.join(CONFOUNDERS.values())} held fixed, relative flatness "
         f"of the head and the gap have a rank correlation of {left} over all {left.n} networks."
-        f"{_of_the_fitted(rows, settings)}{on_three_levels(rows, HEAD, settings)}"
-    )
-
-
-def _of_the_fitted(rows: Sequence[Row], settings: Sequence[str]) -> str:
-    """What is left without networks that still learn; empty if none do, or too many."""
-    fitted = [row for row in finite_rows(rows, HEAD) if (row.get(ACCURACY) or 0.0) > FITTED]
-    if not FEW <= len(fitted) < len(rows):
-        return ""
-    left = _over_settings(fitted, regression(column(fitted, HEAD), column(fitted, GAP)), settings)
-    return (
-        f" Over the {len(fitted)} networks with a training accuracy above {FITTED:g}, Pearson's "
-        f"correlation is {left[PEARSON]} and Spearman's {left[SPEARMAN]}; this too was examined "
-        "afterwards."
+        f"{on_three_levels(rows, HEAD, settings)}"
     )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from spiritlevel.records.content import Cell, Figure, Series, Table
 
+from ...claims.contrasts import factor
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import fact, verdict
+from ...claims.findings import above, fact, verdict
 from ...claims.numbers import IntervalEstimate, mean, plain
 from ...claims.rows import column, grouped
 from .tasks_scaling import ALL, PAIR, PLAIN, TEST, TRAIN
@@ -43,7 +44,8 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
         for accuracy in (TRAIN, TEST)
     )
     same, larger = moved < experiment.thresholds["rounding"], experiment.thresholds["larger"]
-    growth = {network: _growth(group) for network, group in grouped(rows, NETWORK).items()}
+    by_network = grouped(rows, NETWORK)
+    growth = {network: _growth(group) for network, group in by_network.items()}
     pairs = [
         row[f"{LARGEST}/{PAIR}"] / row[f"{LARGEST}/{PLAIN}"] for row in rows if _has([row], PAIR)
     ]
@@ -53,12 +55,15 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
         f"{_most(moved)}, in {len(rows)} networks",
     )
     grows = [
-        fact(
-            f"the largest eigenvalue of {network} grows at least {larger:g}-fold",
-            all(factor >= larger for factor in factors),
-            f"{min(factors):.3g} to {max(factors):.3g} times",
+        above(
+            f"the largest eigenvalue of {network} grows, and surely {larger:g}-fold",
+            factor((row[f"{LARGEST}/{PLAIN}"], row[f"{LARGEST}/{ALL}"]) for row in group),
+            1.0,
+            ours=larger,
+            paper=experiment.paper_values[FACTOR] if network == PAPERS_NETWORK else None,
+            comparable=experiment.comparable,
         )
-        for network, factors in growth.items()
+        for network, group in by_network.items()
     ]
     return Outcome(
         table=Table(

@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import Agreement, Finding, Result, above, estimate, missed, unmoved
+from ...claims.findings import (
+    Agreement,
+    Finding,
+    Result,
+    above,
+    agreeing,
+    estimate,
+    missed,
+    unmoved,
+)
 from ...statistics import Correlation, spearman
 from ..recipes.recipe import Recipe
 
@@ -23,7 +32,9 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Correlations over data sets of one separation; three checks for each classifier."""
     recipe = Recipe(experiment, rows)
     correlations, ranks = (_by_classifier(recipe.each[name]) for name in ("correlation", "rank"))
-    checks = [_checks(classifier, found) for classifier, found in correlations.items()]
+    checks = [
+        _checks(classifier, found, ranks[classifier]) for classifier, found in correlations.items()
+    ]
     agrees = _agreement(checks)
     said = [
         f"with the {classifier} classifier it is {found[min(found)]} at a separation of "
@@ -45,7 +56,10 @@ def _by_classifier(numbers: Mapping[tuple[str, float], Any]) -> dict[str, dict[f
     return found
 
 
-def _checks(classifier: str, by_separation: dict[float, Correlation]) -> list[Finding]:
+def _checks(
+    classifier: str, by_separation: dict[float, Correlation], ranks: dict[float, Correlation]
+) -> list[Finding]:
+    """Ranks stand beside Pearson's correlation, which rests on few data sets: tails are heavy."""
     trend = spearman(list(by_separation), [c.value for c in by_separation.values()])
     result: Result = "undecided"
     if trend.p < 0.05:
@@ -53,12 +67,16 @@ def _checks(classifier: str, by_separation: dict[float, Correlation]) -> list[Fi
     smallest, largest = min(by_separation), max(by_separation)
     return [
         Finding(f"{classifier}: it rises with the separation", result, estimate(trend)),
-        unmoved(
+        agreeing(
             f"{classifier}: none at a separation of {smallest:g}",
-            by_separation[smallest],
+            [
+                unmoved("Pearson", by_separation[smallest]),
+                unmoved("Spearman", ranks[smallest]),
+            ],
         ),
-        above(
-            f"{classifier}: it is above 0 at a separation of {largest:g}", by_separation[largest]
+        agreeing(
+            f"{classifier}: it is above 0 at a separation of {largest:g}",
+            [above("Pearson", by_separation[largest]), above("Spearman", ranks[largest])],
         ),
     ]
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from spiritlevel.records.content import Table
 
 from ...claims.experiment import Experiment, Outcome, Row, titled
-from ...claims.findings import above, fact, missed, verdict, with_added
-from ...claims.population import correlations, scatter, strongest, whole_catalogue, why
-from ...claims.settings import levels_tables
-from ...statistics import Correlation
+from ...claims.findings import above, below, every, missed, verdict, with_added
+from ...claims.population import GAP, correlations, scatter, whole_catalogue, why
+from ...claims.settings import difference_of, levels_tables
+from ...statistics import Judged
 
 KAPPA = "head.kappa"  # one layer, as in the paper, which does not say which one
 SUM = "relative.kappa"  # of all layers
@@ -30,21 +30,23 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     settings = experiment.settings
     table, ranks = correlations(rows, experiment.measures, settings)
     authors, authors_rank = _as_the_authors(rows, settings)
-    judged = {name: ranks[name] for name in (KAPPA, *RIVALS)}
-    best, last = strongest(judged), min(judged, key=lambda name: judged[name].value)
     correlates = above("relative flatness correlates with the gap", ranks[KAPPA])
     findings = [
         correlates,
-        fact("more strongly than every other measure", best == KAPPA, f"the first is {best}"),
+        every(
+            "more strongly than every other measure (its rank correlation, less theirs)",
+            [above(name, difference_of(rows, KAPPA, name, GAP, settings)) for name in RIVALS],
+        ),
     ]
     agrees = verdict(findings) if correlates.result == "held" else missed(findings)
+    others = [KAPPA, *(name for name in RIVALS if name != FISHER_RAO)]
     added = [
-        fact(
-            "the Fisher–Rao norm has the lowest correlation, signs counted",
-            last == FISHER_RAO,
-            f"{last} has",
+        every(
+            "the Fisher–Rao norm has the lowest correlation, signs counted (its own, less theirs)",
+            [below(name, difference_of(rows, FISHER_RAO, name, GAP, settings)) for name in others],
         )
     ]
+    compared = ", ".join(f"{ranks[name]} ({name})" for name in RIVALS)
     return Outcome(
         table=table,
         figure=scatter(rows, KAPPA, settings),
@@ -62,14 +64,13 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
         ],
         conclusion=(
             f"Over {len(rows)} minima the rank correlation of relative flatness (of the last "
-            f"layer) with the gap is {ranks[KAPPA]}, that of its sum over layers {ranks[SUM]}; the "
-            f"strongest of the five compared is {best} with {ranks[best]}, and the Fisher–Rao norm "
-            f"has {ranks[FISHER_RAO]}."
+            f"layer) with the gap is {ranks[KAPPA]}, that of its sum over layers {ranks[SUM]}; "
+            f"those of the others that are compared are {compared}."
         ),
     )
 
 
-def _as_the_authors(rows: Sequence[Row], settings: Sequence[str]) -> tuple[Table, Correlation]:
+def _as_the_authors(rows: Sequence[Row], settings: Sequence[str]) -> tuple[Table, Judged]:
     """Their PAC-Bayes measure, from the columns that it is made of, and its rank correlation."""
     with_bounds = [{**row, **_bounds(row)} for row in rows]
     table, ranks = correlations(with_bounds, (BOUND, AUTHORS_BOUND), settings)

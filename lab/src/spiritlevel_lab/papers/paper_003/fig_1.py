@@ -8,17 +8,20 @@ from collections.abc import Sequence
 from spiritlevel.records.content import Cell, Figure, Panels, Series, Table
 
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import Agreement, Finding, above, estimate, fact, missed, verdict
+from ...claims.findings import (
+    Agreement,
+    Finding,
+    above,
+    estimate,
+    missed,
+    shown,
+    unmoved,
+    verdict,
+)
 from ...claims.population import CONFOUNDERS, GAP, scatter, why
 from ...claims.rows import column
-from ...claims.settings import (
-    levels_of,
-    levels_tables,
-    over_settings,
-    partial_over_settings,
-    settings_of,
-)
-from ...statistics import Correlation, spearman
+from ...claims.settings import difference_of, judged_of, levels_tables, partial_of, settings_of
+from ...statistics import Judged
 from .rescaling import LAYERS, NEURONS
 from .tasks_networks import CHANGE
 
@@ -35,23 +38,19 @@ WORDS = {
     OTHERS[1]: "neuron.rho_sum",
 }
 VERSIONS = {"": "as trained", f"/{LAYERS}": "layers rescaled", f"/{NEURONS}": "neurons rescaled"}
-Ranks = dict[tuple[str, str], Correlation]  # by measure and version
+Ranks = dict[tuple[str, str], Judged]  # by measure and version
 
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Rank correlations with the gap before and after the same networks are rescaled."""
     settings = experiment.settings
-    gap = column(rows, GAP)
     ranks = {
-        (name, version): over_settings(
-            spearman(column(rows, name + version), gap),
-            levels_of(rows, name + version, GAP, settings),
-        )
+        (name, version): judged_of(rows, name + version, GAP, settings)
         for name in WORDS
         for version in VERSIONS
     }
     first = ranks[TRACE, ""]
-    parts = [_parts(experiment, ranks, name) for name in COUNTERPARTS]
+    parts = [_parts(experiment, rows, ranks, name) for name in COUNTERPARTS]
     change = max((row[f"{CHANGE}/{LAYERS}"] for row in rows), default=float("nan"))
     return Outcome(
         table=_table(rows, ranks, settings),
@@ -77,26 +76,29 @@ def _moved(ranks: Ranks, name: str) -> str:
     return f"from {before.value:+.2f} to {after.value:+.2f}"
 
 
-def _parts(experiment: Experiment, ranks: Ranks, name: str) -> list[Finding]:
+def _parts(experiment: Experiment, rows: Sequence[Row], ranks: Ranks, name: str) -> list[Finding]:
     """The parts on one measure; without a positive correlation nothing can survive or be lost."""
-    title, other = WORDS[name], COUNTERPARTS[name]
-    after, lost = (ranks[each, f"/{LAYERS}"].value for each in (name, other))
-    [paper], limits = experiment.paper_values.values(), experiment.thresholds
+    title, other, settings = WORDS[name], COUNTERPARTS[name], experiment.settings
+    [paper] = experiment.paper_values.values() if name == TRACE else [None]
     correlates = above(
-        f"{title} correlates with the gap", ranks[name, ""], paper=paper if name == TRACE else None
+        f"{title} correlates with the gap",
+        ranks[name, ""],
+        paper=paper,
+        comparable=experiment.comparable,
     )
-    survives, weaker = f"{title} keeps it when layers are rescaled", f"{WORDS[other]} does not"
+    survives = f"{title} keeps it when layers are rescaled (correlation after, less before)"
+    weaker = f"{WORDS[other]} does not (correlation of {title}, less its own, after)"
     if correlates.result != "held":
         seen = (_moved(ranks, name), _moved(ranks, other))
-        unasked = zip((survives, weaker), seen, strict=True)
         return [
             correlates,
-            *(Finding(p, "undecided", f"not judged: it goes {s}") for p, s in unasked),
+            *(shown(p, f"it goes {s}") for p, s in zip((survives, weaker), seen, strict=True)),
         ]
+    after, lost = (f"{each}/{LAYERS}" for each in (name, other))
     return [
         correlates,
-        fact(survives, abs(after - ranks[name, ""].value) <= limits["same"], _moved(ranks, name)),
-        fact(weaker, lost < limits["weak"] * after, f"{lost:+.2f} against {after:+.2f}"),
+        unmoved(survives, difference_of(rows, after, name, GAP, settings)),
+        above(weaker, difference_of(rows, after, lost, GAP, settings)),
     ]
 
 
@@ -109,10 +111,10 @@ def _agreement(parts: list[list[Finding]]) -> Agreement:
 def _table(rows: Sequence[Row], ranks: Ranks, settings: Sequence[str]) -> Table:
     table: list[list[Cell]] = []
     for name, title in WORDS.items():
-        fixed = partial_over_settings(rows, name, GAP, list(CONFOUNDERS), settings)
+        fixed = partial_of(rows, name, GAP, list(CONFOUNDERS), settings)
         shown = [ranks[name, version] for version in VERSIONS]
         table.append([title, shown[0].n, *(estimate(c) for c in (*shown, fixed))])
-    over = ", interval over settings" if settings_of(rows, settings) is not None else ""
+    over = ", widest interval" if settings_of(rows, settings) is not None else ""
     shown_as = (*VERSIONS.values(), "confounders held fixed")
     titles = [f"Spearman, {version}{over}" for version in shown_as]
     return Table(("measure of the last layer", "n", *titles), table)

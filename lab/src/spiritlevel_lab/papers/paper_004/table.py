@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 
 from spiritlevel.records.content import Figure
 
-from ...claims.contrasts import line
+from ...claims.contrasts import factor_by_seed, line
 from ...claims.experiment import Experiment, Outcome, Row
-from ...claims.findings import NOT_YET, Finding, Result, fact, verdict
-from ...claims.numbers import IntervalEstimate, plain
+from ...claims.findings import above, below, every, verdict
+from ...claims.numbers import IntervalEstimate
 from ...claims.rows import column
 from ..recipes.recipe import Recipe
 from .tasks_flatness_penalty import SECONDS
 
-WEIGHT, TIME = "task.weight", "time over λ = 0"
+WEIGHT, TIME, FLATNESS = "task.weight", "time over λ = 0", "task.average_flatness"
 MODERATE = 0.01  # the weight the paper recommends
 SMALLEST = 1e-4  # where 0 is drawn on a logarithmic axis
 
@@ -31,14 +31,16 @@ def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     change, flatness = recipe.numbers["change"], recipe.each["flatness"]
     values = [each.value for each in flatness.values()]
     falls = all(a > b for a, b in itertools.pairwise(values)) if len(values) > 1 else None
-    accuracy_kept: Result = (
-        "held" if change.value >= 0.0 else "not held" if change.high < 0.0 else "undecided"
-    )
+    groups = recipe.runs.groups
     findings = [
-        fact(
-            "flatness falls with every step of λ", falls, ", ".join(map(plain, values)) or NOT_YET
+        every(
+            "flatness falls with every step of λ (ratio to the step before, paired by seed)",
+            [
+                below(f"to {after:g}", factor_by_seed(groups[before], groups[after], FLATNESS), 1.0)
+                for before, after in itertools.pairwise(groups)
+            ],
         ),
-        Finding(f"the final accuracy at λ = {MODERATE:g} is kept", accuracy_kept, change),
+        above(f"the final accuracy at λ = {MODERATE:g} is kept", change),
     ]
     cost = recipe.each["time"].get(MODERATE) if unpenalized else None
     theirs = experiment.paper_values[f"{TIME}, λ = {MODERATE:g}"]

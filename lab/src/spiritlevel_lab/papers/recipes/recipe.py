@@ -8,9 +8,10 @@ The section `analysis` of a claim's file may have
 - `table`: columns, whose means are shown, or a number of every group by its heading;
 - `figure`, as `figures` reads it;
 - `parts` of the claim, and `added` ones that were judged only after the runs: a number that is
-  `above`, `below` or `near` a `bound`, `alike`, `unlike` or `unmoved`, with a text and perhaps the
+  `above`, `below` or `near` a `bound`, `alike`, `unlike` or `unmoved`, with a text, and perhaps the
   `paper`'s value by its name. A number of every group makes a part for each, or together the part
-  `all`; those of several numbers may be `alternating`;
+  `all`; those of several numbers may be `alternating`, and the same quantity looked at in another
+  way may stand `beside`: then both must say so;
 - `verdict`, where one part decides more than others: `first enough` or `first needed`;
 - `lists`: texts on every group that sentences can name; and the sentences `conclusion` and `why`;
 - `reasons`, what goes with a measure and with the gap, as `reasons` reads it;
@@ -32,6 +33,7 @@ from ...claims.findings import (
     Agreement,
     Finding,
     above,
+    agreeing,
     alike,
     below,
     estimate,
@@ -46,7 +48,7 @@ from ...claims.findings import (
 from ...claims.numbers import mean
 from ...claims.population import CONFOUNDERS, FEW, GAP, why
 from ...claims.rows import column
-from ...statistics import Correlation
+from ...statistics import Correlation, Judged
 from .figures import figure
 from .held_fixed import ConfoundedTrend
 from .runs import GroupedRuns, Spec, with_derived
@@ -145,14 +147,26 @@ class Recipe:
 
         def judged(number: Number, group: Any = None) -> Finding:
             names = {"group": group, "in_paper": self._in_paper(group), **thresholds}
-            paper = spec.get("paper")
-            value = {} if paper is None else {"paper": self._paper_value(filled(paper, names))}
-            return TESTS[test](filled(spec["part"], names), number, *bounds, **value)
+            more: dict[str, Any] = {}
+            if "paper" in spec:
+                more["paper"] = self._paper_value(filled(spec["paper"], names))
+                more["comparable"] = self.experiment.comparable
+            part = filled(spec["part"], names)
+            found = TESTS[test](part, number, *bounds, **more)
+            beside = [
+                TESTS[test](title, self._number(other, group), *bounds)
+                for title, other in spec.get("beside", {}).items()
+            ]
+            return agreeing(part, [found, *beside]) if beside else found
 
         if name in self.numbers:
             return [judged(self.numbers[name])]
         findings = [judged(number, group) for group, number in self.each[name].items()]
         return [every(spec["all"], findings)] if "all" in spec else findings
+
+    def _number(self, name: str, group: Any) -> Number:
+        number: Number = self.numbers[name] if group is None else self.each[name][group]
+        return number
 
     def _in_paper(self, group: Any) -> Any:
         """What the paper calls a group."""
@@ -190,7 +204,7 @@ class Recipe:
         if name not in self.each:
             return mean(column(self.runs.named(group), name))
         number = self.each[name].get(group)
-        return estimate(number) if isinstance(number, Correlation) else number
+        return estimate(number) if isinstance(number, Correlation | Judged) else number
 
     def _figure(self) -> Figure | None:
         if "figure" not in self.spec:

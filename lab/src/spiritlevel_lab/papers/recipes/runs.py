@@ -86,15 +86,18 @@ def _step(rows: Sequence[Row]) -> float:
 
 
 def with_derived(rows: Sequence[Row], spec: Spec) -> list[Row]:
-    """Runs with further columns, each `values` by what another column, `from`, has."""
-    derived = {
-        name: [new["values"].get(value) for value in column(rows, new["from"])]
-        for name, new in spec.items()
-    }
-    return [
-        {**row, **{name: values[place] for name, values in derived.items()}}
-        for place, row in enumerate(rows)
-    ]
+    """Runs with further columns: `values` by what another one, `from`, has, or a `ratio` of two.
+
+    A ratio may be `times` a number; it is None where one of both is missing or the divisor is 0.
+    """
+    return [{**row, **{name: _derived(row, new) for name, new in spec.items()}} for row in rows]
+
+
+def _derived(row: Row, new: Spec) -> Any:
+    if "from" in new:
+        return new["values"].get(row.get(new["from"]))
+    above, below = (row.get(name) for name in new["ratio"])
+    return None if not below or above is None else above / below * new.get("times", 1.0)
 
 
 def among(rows: Sequence[Row], wanted: Mapping[str, Sequence[Any]]) -> list[Row]:

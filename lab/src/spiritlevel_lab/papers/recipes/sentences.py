@@ -43,6 +43,16 @@ def _against_the_claim(number: Any) -> str:
     return f"changes by {number}"
 
 
+def _opposite_or_absent(number: Any) -> str:
+    """Which of both a trend is that is not the same; nothing of one that may be."""
+    if falls(number):
+        return "The trend is opposite, not absent."
+    clear = (
+        "" if rises(number) else "There is no clear trend, neither the same nor an opposite one."
+    )
+    return clear if number.n > 1 else ""
+
+
 def _three_digits(number: Any) -> str:
     return plain(number, 3)
 
@@ -52,6 +62,7 @@ PHRASES: dict[str, Callable[[Any], str]] = {
     "trend": trend,
     "counted trend": counted_trend,
     "lower, as claimed": _against_the_claim,
+    "opposite or absent": _opposite_or_absent,
     "3 digits": _three_digits,
 }
 

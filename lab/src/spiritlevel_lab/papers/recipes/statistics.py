@@ -6,9 +6,9 @@ as text; paired by seed `{difference: COLUMN, against: GROUP}`, `{factor: COLUMN
 (or `to: GROUP`, which it then is in the place of this one), and as texts `{lower: COLUMN, against:
 GROUP}`, in how many pairs, and `{pairs: seed, against: GROUP}`, which are not there; `{along: [X,
 Y]}`, the mean correlation of X/1, X/2, … with Y/1, Y/2, … of each run; and
-`{spearman: [X, Y]}`, with `fixed` columns or `indicators` of values held fixed or with the interval
-over `settings`, and `{pearson: [X, Y]}`, with `fixed` columns,
-`log: x` or `squared: true`. `of` names the group, without which
+`{spearman: [X, Y]}`, with `fixed` columns and the widest interval that counts `settings`,
+`{within: [X, Y]}` such `settings`, and `{pearson: [X, Y]}`, with `fixed` columns,
+`log: x` or `squared: true`, or such an interval. `of` names the group, without which
 all runs count; `among` chooses runs by their values.
 """
 
@@ -23,14 +23,14 @@ from spiritlevel.records.content import IntervalEstimate, plain
 
 from ...claims.contrasts import difference, factor_by_seed, lower_in
 from ...claims.experiment import Row
-from ...claims.numbers import as_correlation, mean, share
+from ...claims.numbers import as_correlation, logarithms, mean, share
 from ...claims.population import squared
 from ...claims.rows import at_points, column
-from ...claims.settings import levels_of, over_settings
-from ...statistics import Correlation, partial_correlation, pearson, spearman
+from ...claims.settings import judged_of, levels_of, partial_of, within_estimate
+from ...statistics import Correlation, Judged, partial_correlation, pearson, spearman
 from .runs import GroupedRuns, Spec, among
 
-Number = IntervalEstimate | Correlation | int | str
+Number = IntervalEstimate | Correlation | Judged | int | str
 
 
 def computed(spec: Spec, runs: GroupedRuns, group: Any = None) -> Number:
@@ -99,29 +99,30 @@ def _along(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
 
 def _spearman(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
     x, y = spec["spearman"]
-    fixed = {name: column(rows, name) for name in spec.get("fixed", ())}
-    for name, values in spec.get("indicators", {}).items():
-        fixed |= {each: [float(row[name] == each) for row in rows] for each in values}
-    if fixed:
-        return partial_correlation(column(rows, x), column(rows, y), fixed, kind="spearman")
-    over_runs = spearman(column(rows, x), column(rows, y))
-    if "settings" not in spec:
-        return over_runs
-    return over_settings(over_runs, levels_of(rows, y, x, spec["settings"]))
+    if "fixed" in spec:
+        return partial_of(rows, x, y, spec["fixed"], spec.get("settings", ()))
+    return judged_of(rows, y, x, spec.get("settings", ()))
+
+
+def _within(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    x, y = spec["within"]
+    found = levels_of(rows, x, y, spec["settings"])
+    inside = None if found is None else within_estimate(found)
+    return mean([]) if inside is None else inside
 
 
 def _pearson(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
-    x, y = (column(rows, name) for name in spec["pearson"])
+    first, second = spec["pearson"]
+    if "settings" in spec:
+        log = spec.get("log") == "x"
+        return judged_of(rows, first, second, spec["settings"], "pearson", log=log)
+    x, y = column(rows, first), column(rows, second)
     if "fixed" in spec:
         return partial_correlation(x, y, {name: column(rows, name) for name in spec["fixed"]})
     if "log" in spec:
-        x, y = (_logarithms(x), y) if spec["log"] == "x" else (x, _logarithms(y))
+        x, y = (logarithms(x), y) if spec["log"] == "x" else (x, logarithms(y))
     found = pearson(x, y)
     return squared(found) if spec.get("squared") else found
-
-
-def _logarithms(values: Sequence[float | None]) -> list[float | None]:
-    return [math.log(value) if value is not None and value > 0 else None for value in values]
 
 
 def _range(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
@@ -141,6 +142,7 @@ KINDS: dict[str, Callable[[Spec, Sequence[Row], GroupedRuns], Number]] = {
     "pairs": _pairs,
     "along": _along,
     "spearman": _spearman,
+    "within": _within,
     "pearson": _pearson,
     "range": _range,
 }
