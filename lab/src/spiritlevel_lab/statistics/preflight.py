@@ -203,9 +203,18 @@ def _within(places: Indices, seeds: Sequence[object]) -> Clear | None:
         return None
     t = student_quantile(0.95, degrees - 1)
     least = t / math.sqrt(degrees - 1 + t**2)
+    groups = [np.flatnonzero(places[used] == place) for place in np.unique(places[used])]
+
+    def ranked(column: Array) -> Array:
+        ranks = np.empty_like(column)
+        for group in groups:
+            ranks[:, group] = scipy_stats().zscore(
+                scipy_stats().rankdata(column[:, group], axis=1), axis=1
+            )
+        return ranks
 
     def is_clear(x: Array, y: Array) -> Any:
-        left = [column[:, used] - column[:, used] @ basis @ basis.T for column in (x, y)]
+        left = [ranks - ranks @ basis @ basis.T for ranks in map(ranked, (x[:, used], y[:, used]))]
         both, xx, yy = (
             (one * other).sum(axis=1)
             for one, other in ((left[0], left[1]), (left[0], left[0]), (left[1], left[1]))
