@@ -115,8 +115,8 @@ def test_default_measures_of_a_small_network_have_no_limit_and_others_have(probl
     small = nn.Sequential(nn.Linear(36, 20), nn.Tanh(), nn.Linear(20, 5)).eval()
     for parameter in small.parameters():
         parameter.data.normal_(generator=generator).mul_(0.3)
-    assert counted(sl.measure(small, data, max_passes=16)) > 20
-    assert counted(sl.measure(small, data, max_passes=16, budget=20)) <= 20
+    assert counted(sl.measure(small, data, max_passes=16)) > 15
+    assert counted(sl.measure(small, data, max_passes=16, budget=12)) <= 12
 
 
 def test_what_is_left_out_is_named_with_its_price(problems):

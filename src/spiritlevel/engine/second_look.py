@@ -29,6 +29,7 @@ from .sweep.witnesses import Witness
 from .weight_space import trusted_derivatives
 
 DIRECTIONS = 1  # parameters of each along which differences are taken
+AT_ONCE = 1024  # numbers of columns that are read together
 # The same sums in another order, and a kink that rounding moves to the other side of 0. Rows of
 # another sample, a missed use or a wrong mean are off by a factor.
 SAME = {torch.float64: 1e-6, torch.float32: 2e-2}
@@ -94,15 +95,13 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
     surface = sweep.surface
     with torch.enable_grad():
         outputs, targets = surface.outputs(witness.sample, where=witness.where)
-    terms: list[_Term] = []  # read at once: a GPU need not wait for them
-    for root, column in _columns(sweep, outputs, targets):
-        terms += _terms_of_column(sweep, witness, root, column)
     sums: dict[tuple[str, str], float] = {}
     sizes: dict[tuple[str, str], float] = {}
-    read = torch.stack([value for _, value in terms]).tolist() if terms else []
-    for (key, _), value in zip(terms, read, strict=True):
-        sums[key] = sums.get(key, 0.0) + value
-        sizes[key] = sizes.get(key, 0.0) + abs(value)
+    for terms in _terms(sweep, witness, outputs, targets):
+        read = torch.stack([value for _, value in terms]).tolist() if terms else []
+        for (key, _), value in zip(terms, read, strict=True):
+            sums[key] = sums.get(key, 0.0) + value
+            sizes[key] = sizes.get(key, 0.0) + abs(value)
     doubts = {}
     tolerance, rounding = SAME.get(surface.dtype, 0.1), 100 * torch.finfo(surface.dtype).eps
     for kind, rows in witness.rows.items():
@@ -119,6 +118,19 @@ def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
 
 
 _Term = tuple[tuple[str, str], Tensor]  # kind of row and row, and what a column adds to it
+
+
+def _terms(
+    sweep: Sweep, witness: Witness, outputs: Tensor, targets: Tensor
+) -> Iterator[list[_Term]]:
+    """What all columns add, many at a time, so that a GPU need not wait for each."""
+    terms: list[_Term] = []
+    for root, column in _columns(sweep, outputs, targets):
+        terms += _terms_of_column(sweep, witness, root, column)
+        if len(terms) >= AT_ONCE:
+            yield terms
+            terms = []
+    yield terms
 
 
 def _terms_of_column(sweep: Sweep, witness: Witness, root: Root, column: Scaled) -> list[_Term]:

@@ -111,7 +111,8 @@ def measured(
     with workspace.surface.preserved():
         if budget is None:
             budget = usual_budget(_size(workspace), measures, BUDGET)
-        if math.isfinite(budget) or setup.progress is not None:
+        processes = workspace.surface.processes
+        if math.isfinite(budget) or any(processes.gather(setup.progress is not None)):
             applied = applied.priced(budget)
             tell_plan(setup, applied)
         values, refused = applied.measured()
@@ -141,9 +142,12 @@ def _size(workspace: Workspace) -> int:
 
 def tell_plan(setup: Setup, applied: Applied) -> None:
     """Tell what measuring will cost, before it starts."""
-    if setup.progress is not None and applied.prices is not None:
-        total = total_samples(applied.workspace.surface.data)
-        setup.progress(0, total, f"planned: {applied.prices.in_words()}")
+    if applied.prices is None:
+        return
+    surface, words = applied.workspace.surface, applied.prices.in_words()
+    with surface.processes.together():
+        if setup.progress is not None:
+            setup.progress(0, total_samples(surface.data), f"planned: {words}")
 
 
 @verb(measures=MEASURES, budget=BUDGET_CHECK)

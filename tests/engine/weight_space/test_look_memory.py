@@ -229,7 +229,12 @@ def test_the_verdict_does_not_depend_on_how_many_run_together(wrong, chunk, most
 
 @pytest.mark.parametrize(
     ("method", "memory"),
-    [("sample_probes", 1), pytest.param("sample_probes", 40 << 20, marks=AT_NIGHT), ("exact", 1)],
+    [
+        ("sample_probes", 1),
+        pytest.param("sample_probes", 40 << 20, marks=AT_NIGHT),
+        ("output_probes", 1),
+        pytest.param("exact", 1, marks=AT_NIGHT),
+    ],
 )
 def test_preflight_says_the_peak_that_is_reached(method, memory):
     asked = {"measures": "relative.kappa", "method": method, "memory": memory, "max_passes": 2}

@@ -130,6 +130,7 @@ def test_draws_do_not_depend_on_order_cut_numbering_or_scale(make):
 
 def test_one_pass_serves_all_four():
     problem = problems.relu_mlp()
+    sl.measure(problem.model, problem.data, measures="bound.c2")  # finds out about the network
     alone = sl.measure(problem.model, problem.data, measures="bound.c2").cost
     every = sl.measure(problem.model, problem.data, measures="bound.*").cost
     assert every == alone

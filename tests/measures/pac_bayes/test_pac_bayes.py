@@ -212,6 +212,7 @@ def test_the_bound_is_made_of_the_norm_and_of_the_noise():
     problem = problems.relu_mlp()
     names = ["pac_bayes.sigma", "pac_bayes.bound", "norms.weight"]
     options = {"target": "loss"}
+    sl.measure(problem.model, problem.data, measures=names[0])  # finds out about the network
     report = sl.measure(problem.model, problem.data, measures=names, options=options)
     noise, bound, norm = (report[name] for name in names)
     sigma, n = noise.value**-0.5, len(problem.inputs())

@@ -171,6 +171,7 @@ def test_streamed_entropy_is_that_of_the_whole_matrix(lead, dtype, budget):
 
 def test_all_of_them_share_one_forward_pass():
     problem = problems.relu_mlp()
+    sl.measure(problem.model, problem.data, measures="softmax.gini")  # finds out about the network
     one = sl.measure(problem.model, problem.data, measures="softmax.gini")
     many = sl.measure(problem.model, problem.data, measures=[*ALL, "norms.margin", "norms.weight"])
     assert many["softmax.entropy"].cost == sl.results.Cost(forwards=8)
