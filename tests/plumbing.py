@@ -79,7 +79,7 @@ def pytest_collection_finish() -> None:
 CASES_APART = 2
 # The risk is in the numbers: what shows them, and what drives runs, is tried in part by day.
 OUTER_ROOMS = (
-    *("tests/cli", "tests/pages", "lab/tests/commands", "lab/tests/experiments"),
+    *("tests/cli", "tests/inputs", "tests/pages", "lab/tests/commands", "lab/tests/experiments"),
     *("lab/tests/claims", "lab/tests/pages", "lab/tests/papers", "lab/tests/population"),
 )
 OUTER_TESTS_APART = 4

@@ -163,6 +163,7 @@ KINDS = [(name, "trace") for name in SMOOTH] + [("smooth, trained", kind) for ki
         ],
     ),
 )
+@pytest.mark.sampled(1)
 def test_weight_probes_at_first_look(problems, name, method, kind):
     problem = problems(name)
     precision = {"method": method, "rtol": 1e-6, "max_passes": FIRST_LOOK[method]}
@@ -197,6 +198,7 @@ STOPPING = [  # each takes two to ten times the first look
         ],
     ),
 )
+@pytest.mark.sampled(1)
 def test_weight_probes_with_their_stopping_rule(problems, name, method, rtol, kind):
     problem = problems(name)
     found = estimates_of(problem, kind, method=method, rtol=rtol, max_passes=PLENTY)
@@ -215,6 +217,7 @@ PRECISIONS = [(1e-6, PILOT), (0.5, PLENTY), (0.2, PLENTY)]
         [("smooth", 1e-6, PILOT), ("smooth, trained", 0.2, PLENTY), ("one direction", 0.5, PLENTY)],
     ),
 )
+@pytest.mark.sampled(1)
 def test_trace_of_the_square(problems, name, rtol, max_passes):
     problem = problems(name)
     precision = {"rtol": rtol, "max_passes": max_passes}
@@ -265,6 +268,7 @@ def test_output_probes_at_first_look(problems, name, kind):
         ],
     ),
 )
+@pytest.mark.sampled(1)
 def test_output_probes(problems, name, kind, rtol):
     problem = problems(name)
     precision = {"method": "output_probes", "rtol": rtol, "max_passes": PLENTY}

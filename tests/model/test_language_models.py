@@ -57,6 +57,7 @@ def dense_values(name):
     ("name", "probes"),
     [*((name, "weight probes") for name in HEADS), *((n, "sample probes") for n in ATTENTION)],
 )
+@pytest.mark.sampled(2)
 def test_estimates_cover_the_dense_hessian(name, probes):
     model, data = build(name), batches(name)
     names = ["curvature.trace", "relative.kappa"]

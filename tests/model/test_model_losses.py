@@ -152,6 +152,7 @@ def test_an_auxiliary_head_is_refused_and_may_be_left_out(build):
     assert mean_loss(model, data) == pytest.approx(scores / counted, rel=1e-9)
 
 
+@pytest.mark.nightly
 def test_products_and_traces_of_a_segformer_are_those_of_its_own_loss():
     model, data = built(segformer), pictures(32)
     parameters = list(model.decode_head.parameters())

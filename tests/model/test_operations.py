@@ -56,6 +56,7 @@ def test_every_value_is_that_of_the_dense_matrix(problem):
             assert found == pytest.approx(value, rel=1e-9, abs=1e-15), (measure, row)
 
 
+@pytest.mark.sampled(2)
 def test_estimates_of_the_hessian_hold_its_values(problem):
     model, data = problem
     names = ["curvature.trace", "relative.kappa", "neuron.rho_sum"]

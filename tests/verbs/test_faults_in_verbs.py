@@ -116,6 +116,7 @@ def test_a_fault_leaves_the_network_as_it_was(name, place, kind, number):
         assert sl.measure(model, batches(), measures="head.trace")["head.trace"].value > 0
 
 
+@pytest.mark.nightly
 def test_a_swallowed_fault_changes_no_number():
     """Of the places where a fault is only noted: the value is that of a call without one."""
     truth = product(network(), batches()).tolist()

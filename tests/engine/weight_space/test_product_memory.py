@@ -98,6 +98,7 @@ def torch_uses_malloc():
         ("attention", "difference"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_no_growth_and_no_cycles_over_100_products(name, method):
     model, batches = NETWORKS[name].make()
     surface = Surface(model, batches[1:2])  # one sample: chunks have their own test below

@@ -65,6 +65,7 @@ def test_squared_error_has_the_kernel_in_closed_form():
     assert abs(found.value - expected) < 5 * found.stderr
 
 
+@pytest.mark.nightly
 def test_cross_entropy_by_noise_in_feature_space():
     """The measure draws its noise at the outputs; here it is drawn where the paper has it."""
     model, x, y = linear(5)

@@ -85,6 +85,7 @@ def clear(folder, statement: str) -> None:
     seal(folder)
 
 
+@pytest.mark.nightly
 def test_killed_inside_a_run_at_8_random_moments(tmp_path, undisturbed):
     Store.create(tmp_path, watched()).close()
     moments = random.Random(0)
@@ -128,6 +129,7 @@ def test_killed_before_each_statement(tmp_path, undisturbed):
     assert lasting(tmp_path) == undisturbed
 
 
+@pytest.mark.nightly
 def test_networks_trained_together_and_killed_give_the_same_bits(tmp_path):
     # The members that are finished when a worker dies train once more with the others.
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
