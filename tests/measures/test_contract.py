@@ -68,7 +68,7 @@ def test_the_card(check):
     check()
 
 
-@pytest.mark.sampled(2)  # as many claims as all other tests of measures have cases
+@pytest.mark.sampled(4)  # as many claims as all other tests of measures have cases
 @pytest.mark.parametrize("check", OF_VALUES, ids=str)
 def test_a_claim_of_the_card(check):
     check()
