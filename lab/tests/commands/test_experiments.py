@@ -116,10 +116,9 @@ def test_run_says_where_the_names_are():
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_claim_comes_before_the_statistics(folder, monkeypatch, columns):
     analysed_by(monkeypatch, lambda rows: OUTCOME)
-    claim, heading, _ = report(folder, columns=columns).partition(
-        f"{NAME}: how the measures relate"
-    )
+    claim, heading, found = report(folder, columns=columns).partition(f"\n{NAME}: ")
     assert heading
+    assert re.search(r"\bmeasure +\S", found)  # the table of all measures
     assert max(map(len, claim.splitlines())) <= columns
     text = one_line(claim)
     places = [
@@ -190,7 +189,7 @@ def test_what_cannot_be_judged_names_what_is_missing(tmp_path, monkeypatch):
     assert "Here: cannot be judged by these runs." in text
     assert "  • No run is finished yet with variant: R = 10.\n" in text
     assert "part of the claim" not in text
-    assert f"{NAME}: how the measures relate" in text  # the statistics are there all the same
+    assert f"\n{NAME}: " in text  # what the statistics say is there all the same
     claim = json.loads(report(folder, "--json", "-"))["experiment"]
     assert claim["verdict"] == "cannot be judged by these runs"
     assert claim["missing"] == ["No run is finished yet with variant: R = 10."]
@@ -199,7 +198,7 @@ def test_what_cannot_be_judged_names_what_is_missing(tmp_path, monkeypatch):
 
 def test_a_study_that_is_no_experiment_has_statistics_alone(tmp_path):
     planted(tmp_path).close()
-    assert report(tmp_path).startswith("planted: how the measures relate")
+    assert report(tmp_path).startswith("planted: No measure can be judged by the gap")
     assert "experiment" not in json.loads(report(tmp_path, "--json", "-"))
 
 

@@ -98,8 +98,9 @@ def test_the_verdict_takes_recorded_errors_into_account():
     ]
     told = summary(rows, resamples=0)
     assert told["m"].verdict == "rises with the target, also given the confounders"
-    assert f"m: {told['m'].confounding.sentence}" in told.notes()
+    assert f"m, {told['m'].confounding.sentence}" in told.notes()
     known = summary([row | {"errors": {"z": 0.5}} for row in rows], resamples=0)
     assert known["m"].verdict == (
         "rises with the target; given the confounders: unclear, as measured with their errors"
     )
+    assert f"m, {known['m'].confounding.sentence}" in known.notes()

@@ -109,7 +109,7 @@ def test_strongest_is_a_claim():
     assert found.difference.value == pytest.approx(sizes[found.name] - sizes[found.second])
     assert found.not_exceeded == (found.second,)
     assert "it is not clearly larger than that of 1 of the 2 others" in found.sentence
-    assert found.sentence in table.notes()
+    assert found.sentence.replace("-", "−") in table.notes()
     of = {"near": near, "noise": noise}
     alone = strongest(of, y, {"near": 0.9, "noise": 0.1}, clusters=None, axes={})
     assert alone.sentence == (

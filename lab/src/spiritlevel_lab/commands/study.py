@@ -124,13 +124,13 @@ def run(
     chosen = chosen.with_values(inputs.parse_pairs(values or [], "--set epochs=5"))
     control.check(chosen, allow_code=allow_code)
     folder = out or control.default_folder(chosen.name, preset)
-    if chosen.task is None and len(chosen.runs()) > 1:
-        console.note(console.err(), population_statistics.preflight(chosen).sentence)
+    where = {"device": device, "address": address, "per_gpu": per_gpu}
+    how: dict[str, Any] = {"executor": executor, "workers": workers, **where}
+    study_work.check(**how)
     with Store.create(folder, chosen) as store:
-        where = {"device": device, "address": address, "per_gpu": per_gpu}
-        study_work.work(
-            store, json, executor=executor, workers=workers, allow_code=allow_code, **where
-        )
+        if chosen.task is None and len(chosen.runs()) > 1:
+            console.note(console.err(), population_statistics.preflight(chosen).sentence)
+        study_work.work(store, json, allow_code=allow_code, **how)
 
 
 def _refuse_without_runs(name: str) -> None:
@@ -168,14 +168,14 @@ def resume(
     from ..population import control
     from ..population.storage.store import Store
 
+    where = {"device": device, "address": address, "per_gpu": per_gpu}
+    how: dict[str, Any] = {"executor": executor, "workers": workers, **where}
+    study_work.check(**how)
     with Store.open(folder) as store:
         lost = control.check_files(store, retrain=retrain)
         if again := control.retry_failed(store, allow_code=allow_code):
             console.note(console.err(), f"{again} failed runs will be tried again")
-        where = {"device": device, "address": address, "per_gpu": per_gpu}
-        study_work.work(
-            store, json, executor=executor, workers=workers, allow_code=allow_code, **where
-        )
+        study_work.work(store, json, allow_code=allow_code, **how)
     if lost:
         raise SpiritlevelError(lost)
 

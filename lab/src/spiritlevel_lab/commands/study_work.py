@@ -38,21 +38,29 @@ AllowCode = Annotated[
 ]
 
 
-def work(store: Store, json: str | None, **how: Any) -> None:
+def check(*, address: str | None, device: str, **how: Any) -> None:
+    """Raise what is wrong with the options, before a folder is made or anything is printed."""
+    from ..population import control
+
+    control.check_executor(address=address, device=device, **how)
+    if address is None:  # a cluster may have GPUs that this machine lacks
+        inputs.parse_device(device)
+
+
+def work(store: Store, json: str | None, *, allow_code: bool, **how: Any) -> None:
     """Run with a progress bar, then print how it ended."""
     from ..population import control
     from ..population.executors.progress import study_status
     from ..population.runs.outcomes import DIVERGED
     from .runs_progress import counted, runs_progress
 
-    if how["address"] is None:  # a cluster may have GPUs that this machine lacks
-        inputs.parse_device(how["device"])
+    check(**how)
     start = time.monotonic()
     before = store.counts()
     try:
         with runs_progress() as watch:
             watch(study_status(store))
-            counts = control.execute(store, watch=watch, **how)
+            counts = control.execute(store, watch=watch, allow_code=allow_code, **how)
     except KeyboardInterrupt:
         console.err().print(
             f"stopped; {counted(store.counts(), None)}. "

@@ -101,18 +101,7 @@ def execute(
         allow_code: run code that the study names even if it is neither written in the working
             folder nor registered by an installed package.
     """
-    if executor not in EXECUTORS:
-        raise SpiritlevelError(
-            f"The 'executor' must be one of {', '.join(EXECUTORS)}. Got {brief(executor)}."
-            f"{suggestion(executor, EXECUTORS)}"
-        )
-    if workers < 1:
-        raise SpiritlevelError(f"The 'workers' must be at least 1. Got {brief(workers)}.")
-    if address is not None and executor != "ray":
-        raise SpiritlevelError(
-            f"The 'address' of a Ray cluster needs executor='ray'. Got {brief(executor)}."
-        )
-    ray.check_share(per_gpu, executor=executor, device=device)
+    check_executor(executor, workers=workers, device=device, address=address, per_gpu=per_gpu)
     check_database(store)
     if store.counts().remaining:
         for name in (CHECKPOINTS, UNFINISHED):
@@ -137,6 +126,24 @@ def execute(
             store.folder, store.states()
         )  # also those of a session with another executor
     return counts
+
+
+def check_executor(
+    executor: str, *, workers: int, device: str, address: str | None, per_gpu: int
+) -> None:
+    """Raise what `execute` would raise for these arguments, which need no study."""
+    if executor not in EXECUTORS:
+        raise SpiritlevelError(
+            f"The 'executor' must be one of {', '.join(EXECUTORS)}. Got {brief(executor)}."
+            f"{suggestion(executor, EXECUTORS)}"
+        )
+    if workers < 1:
+        raise SpiritlevelError(f"The 'workers' must be at least 1. Got {brief(workers)}.")
+    if address is not None and executor != "ray":
+        raise SpiritlevelError(
+            f"The 'address' of a Ray cluster needs executor='ray'. Got {brief(executor)}."
+        )
+    ray.check_share(per_gpu, executor=executor, device=device)
 
 
 def run(

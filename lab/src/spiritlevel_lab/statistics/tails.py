@@ -23,16 +23,10 @@ class Tails:
     spearman: Correlation
 
     @property
-    def sentence(self) -> str:
-        """What to read instead of Pearson's r; "" where the tails are not heavy."""
-        if not self.heavy:
-            return ""
-        logs = "" if self.of_logs is None else f", that of logarithms {self.of_logs}"
-        measure, target = self.kurtosis
-        return (
-            f"a few runs may decide Pearson's r of {self.pearson} (excess kurtosis {measure:.1f} "
-            f"of the measure, {target:.1f} of the target): that of ranks is {self.spearman}{logs}."
-        )
+    def coefficients(self) -> str:
+        """Pearson's r beside those of logarithms and ranks, without intervals: these judge not."""
+        logs = "" if self.of_logs is None else f", of logarithms {self.of_logs.value:+.2f}"
+        return f"r {self.pearson.value:+.2f}{logs}, of ranks {self.spearman.value:+.2f}"
 
 
 def tails(values: Numbers, target: Numbers, *, confidence: float = 0.95) -> Tails:

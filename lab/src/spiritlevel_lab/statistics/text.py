@@ -223,7 +223,11 @@ def signs_differ(row: MeasureStatistics) -> str:
 
 def _doubts(statistics: StudyStatistics) -> Iterator[str]:
     """Heavy tails, and what error in the confounders would do."""
-    heavy = [row.name for row in statistics.measures.values() if row.tails.heavy]
+    heavy = [
+        f"{row.name} ({with_minus(row.tails.coefficients)})"
+        for row in statistics.measures.values()
+        if row.tails.heavy
+    ]
     if heavy:
         yield (
             f"Heavy tails: {', '.join(heavy)}. A few runs may decide Pearson's r and straight "

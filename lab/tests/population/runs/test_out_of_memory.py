@@ -1,4 +1,4 @@
-"""Memory that runs out is reported as that, and no other method is tried in its place."""
+"""Memory that runs out is reported as that, unless another method says so and needs less."""
 
 import pytest
 import torch
@@ -38,9 +38,8 @@ def network_with(function) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 3), Middle(), nn.Linear(3, 2))
 
 
-@pytest.mark.parametrize("measure", ["curvature.lambda_max", "curvature.trace"])
-def test_in_the_second_derivative(fail, measure):
-    """Where a second backward fails for another reason, differences of gradients take its place."""
+def full(fail, *, always: bool):
+    """tanh whose backward finds no memory: always, or where a graph of it is wanted."""
 
     class Full(torch.autograd.Function):
         @staticmethod
@@ -50,13 +49,49 @@ def test_in_the_second_derivative(fail, measure):
 
         @staticmethod
         def backward(ctx, grad):
-            if torch.is_grad_enabled():  # a graph of it is wanted
+            if always or torch.is_grad_enabled():
                 fail()
             [x] = ctx.saved_tensors
             return grad * (1 - x.tanh() ** 2)
 
+    return Full
+
+
+class Roomy(torch.autograd.Function):
+    """The same function with memory for everything."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.tanh()
+
+    @staticmethod
+    def backward(ctx, grad):
+        [x] = ctx.saved_tensors
+        return grad * (1 - x.tanh() ** 2)
+
+
+@pytest.mark.parametrize("measure", ["curvature.lambda_max", "curvature.trace"])
+def test_in_the_second_derivative(fail, measure):
+    """Differences of gradients, which need less, take its place, and the value says so."""
+    found = sl.measure(network_with(full(fail, always=False)), DATA, measures=measure)[measure]
+    truth = sl.measure(network_with(Roomy), DATA, measures=measure)[measure]
+    assert "products by differences of gradients" in str(found)
+    assert found.value == pytest.approx(truth.value, rel=1e-4)
+
+
+@pytest.mark.parametrize("measure", ["curvature.lambda_max", "curvature.trace"])
+def test_in_the_second_derivative_that_is_asked_for(fail, measure):
+    model = network_with(full(fail, always=False))
     with pytest.raises(ERRORS[fail], match="memory"):
-        sl.measure(network_with(Full), DATA, measures=measure)
+        sl.measure(model, DATA, measures=measure, products="reverse")
+
+
+@pytest.mark.parametrize("measure", ["curvature.lambda_max", "curvature.trace"])
+def test_in_the_gradient(fail, measure):
+    """There is no method that needs less."""
+    with pytest.raises(ERRORS[fail], match="memory"):
+        sl.measure(network_with(full(fail, always=True)), DATA, measures=measure)
 
 
 def test_in_float64(fail):

@@ -250,7 +250,7 @@ def test_run_status_report_export_and_resume(tmp_path):
     assert (now["done"], now["total"], now["seconds_left"]) == (6, 6, 0.0)
     assert "head.trace" in cli("report", out, "--resamples", "0").stdout
     found = json.loads(cli("report", out, "--json", "-", "--resamples", "0").stdout)
-    assert found["measures"]["head.trace"]["spearman"]["n"] == 6
+    assert found["measures"]["head.trace"]["judged"]["n"] == 6
     assert "runs.csv" in cli("export", out, "--out", tmp_path / "t").stdout.replace("\n", "")
     assert "6 of 6 runs done; 0 of them now" in cli("resume", out).stdout
     assert (
@@ -282,6 +282,7 @@ def test_the_command_line_refuses_in_one_line(tmp_path):
         result = cli(*arguments, code=1)
         assert text in result.stderr
         assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "x").exists()  # nothing was made for a device that is not there
     with Store.create(tmp_path / "none", tiny()):
         assert "no finished run yet" in cli("report", tmp_path / "none", code=1).stderr
 
