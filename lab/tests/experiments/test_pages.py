@@ -17,6 +17,7 @@ from spiritlevel.measures import names as measures
 from spiritlevel.pages.figures.series import svg
 from spiritlevel.pages.markdown import escape, table
 from spiritlevel.records.content import Figure, Series, Table
+from spiritlevel_lab.claims import settings
 from spiritlevel_lab.papers import Record, find, names, record
 from spiritlevel_lab.papers.records import save
 from spiritlevel_lab.population import control
@@ -27,9 +28,25 @@ RESULTS, DOCS = ROOT / "experiments" / "results", ROOT / "docs"
 RECORDED = [name for name in names() if load(RESULTS, name)]
 
 
+def remembered(function):
+    """The function, computed once for equal numbers: several tables and claims ask for the same."""
+    known = {}
+
+    def answer(*arguments, **named):
+        question = repr((arguments, named))
+        if question not in known:
+            known[question] = function(*arguments, **named)
+        return known[question]
+
+    return answer
+
+
 @pytest.fixture(scope="module")
 def found():
-    return analysed(RESULTS)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("levels", "partial_judged"):
+            patch.setattr(settings, name, remembered(getattr(settings, name)))
+        return analysed(RESULTS)
 
 
 @pytest.fixture(scope="module")

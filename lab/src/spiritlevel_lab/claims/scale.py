@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,20 +44,20 @@ def images_of(study: Study) -> dict[str, int | None]:
     """How many images of each data set; None for all of them."""
     found: dict[str, int | None] = {}
     for run in study.runs():
-        data = run.to_dict()["data"]
+        data = run.data.to_dict()
         found[str(data["name"])] = data.get("samples")
     return found
 
 
 def networks_of(study: Study) -> list[str]:
     """Names and sizes of the networks, in order of appearance."""
-    models = (run.to_dict()["model"] for run in study.runs())
+    models = (run.model.to_dict() for run in study.runs())
     return list(dict.fromkeys(_network(model) for model in models))
 
 
 def _network(model: Mapping[str, Any]) -> str:
     name = str(model["name"]).rpartition(":")[2]
-    sizes = [f"{key} {model[key]}" for key in SIZES if key in model]
+    sizes = [f"{key} {json.dumps(model[key])}" for key in SIZES if key in model]
     return f"{name} ({', '.join(sizes)})" if sizes else name
 
 
