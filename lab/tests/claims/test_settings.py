@@ -18,10 +18,11 @@ from spiritlevel_lab.claims.settings import (
     difference_of,
     judged_of,
     levels_tables,
+    partial_of,
     settings_of,
 )
 from spiritlevel_lab.papers import find
-from spiritlevel_lab.statistics import clustered, spearman
+from spiritlevel_lab.statistics import clustered, partial_correlation, spearman
 
 SETTINGS = ("variant", "batch_size")
 
@@ -109,6 +110,26 @@ def test_a_difference_has_an_interval_of_its_own():
     found = difference_of(rows, "head.kappa", "other", "gap", SETTINGS)
     assert found.value == pytest.approx(stats.spearmanr(x, y)[0] - stats.spearmanr(z, y)[0])
     assert widths(found) < 0.5 * widths(judged_of(rows, "head.kappa", "gap", SETTINGS))
+
+
+def test_confounders_held_fixed_with_the_widest_interval():
+    rows = rows_of(numpy.random.default_rng(0), num=12)
+    arguments = ("head.kappa", "gap", ["train_loss"], SETTINGS)
+    found = partial_of(rows, *arguments)
+    x, y, loss, batch = (
+        [row[name] for row in rows] for name in ("head.kappa", "gap", "train_loss", "batch_size")
+    )
+    settings = [(row["variant"], row["batch_size"]) for row in rows]
+    by_hand = [
+        partial_correlation(x, y, {"train_loss": loss}, kind="spearman", clusters=groups)
+        for groups in (settings, batch, [row["seed"] for row in rows])
+    ]
+    assert found.value == pytest.approx(by_hand[0].value)
+    assert found.low <= min(each.low for each in by_hand)
+    assert found.high >= max(each.high for each in by_hand)
+    few = partial_of(rows_of(numpy.random.default_rng(0)), *arguments)
+    assert math.isnan(few.low)
+    assert "may decide" in few.reason
 
 
 def test_an_old_record_that_does_not_say_its_settings():
