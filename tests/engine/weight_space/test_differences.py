@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 import spiritlevel as sl
 from spiritlevel.engine.weight_space import trusted_derivatives
@@ -17,6 +16,7 @@ from spiritlevel.engine.weight_space.parameter_space import ParameterSpace
 from spiritlevel.engine.weight_space.products import Products, Request, errors_of
 from spiritlevel.model.surface import Surface
 from spiritlevel.testing import references
+from zoo.once_differentiable import OnceTanh
 from zoo.plain import classes, random
 from zoo.wirings import Encoder
 
@@ -170,22 +170,6 @@ def test_a_kink_within_the_step_is_seen(distance):
 
 
 # -- what they serve ------------------------------------------------------------------------------
-
-
-class OnceTanh(torch.autograd.Function):
-    """A kernel as flash attention's: its backward has no derivative."""
-
-    @staticmethod
-    def forward(ctx, x):
-        y = x.tanh()
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        (y,) = ctx.saved_tensors
-        return gradient * (1 - y * y)
 
 
 class Greedy(torch.autograd.Function):

@@ -15,6 +15,7 @@ from spiritlevel.model.surface import Surface
 from spiritlevel.testing import references
 from zoo.cases import CASES, Case, cast, normal, then_head, tokens
 from zoo.losses import LOSSES
+from zoo.once_differentiable import OnceTanh
 from zoo.plain import random
 from zoo.wirings import CLASSES
 
@@ -242,24 +243,8 @@ def test_unknown_method_is_refused():
 # -- models that forbid a method ------------------------------------------------------------------
 
 
-class OnceOld(torch.autograd.Function):
-    """tanh whose backward has no derivative, written in the style that torch.func refuses."""
-
-    @staticmethod
-    def forward(ctx, x):
-        y = x.tanh()
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        (y,) = ctx.saved_tensors
-        return gradient * (1 - y * y)
-
-
 class OnceNew(torch.autograd.Function):
-    """The same in the style that torch.func accepts."""
+    """The same as OnceTanh in the style that torch.func accepts."""
 
     @staticmethod
     def forward(x):
@@ -291,7 +276,7 @@ def twin(function):
     return nn.Sequential(plain[0], Apply(function), plain[2]), plain, batches
 
 
-@pytest.mark.parametrize("function", [OnceOld, OnceNew])
+@pytest.mark.parametrize("function", [OnceTanh, OnceNew])
 def test_once_differentiable_functions_are_worked_around(function):
     model, plain, batches = twin(function)
     surface = Surface(model, batches)
@@ -300,7 +285,7 @@ def test_once_differentiable_functions_are_worked_around(function):
     check_products(surface, truth, choose_method(surface))
 
 
-@pytest.mark.parametrize("function", [OnceOld, OnceNew])
+@pytest.mark.parametrize("function", [OnceTanh, OnceNew])
 def test_once_differentiable_functions_are_not_certified(function):
     """Their second derivative is missing from the graph, which must not be read as zero."""
     model, _, batches = twin(function)
