@@ -60,7 +60,7 @@ def require(package: str, *, what: str, extra: str) -> ModuleType:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on a GPU or in the process: to be reported, not worked around.
+    """Whether memory ran out, on a GPU or in the process: reported unless another way is left.
 
     torch raises a plain RuntimeError where the system has no memory for a tensor.
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...engine.prices import Price, Prices
+from ...engine.prices import LOOKS, Price, Prices
 from ...engine.purse import FORWARD_BACKWARDS
 from ...measures.asked import Asked
 from ...measures.options import Options, as_options
@@ -28,6 +28,7 @@ LEAST_SAMPLES = 8  # that measures are taken on
 FEW_STEPS = {"ascent_steps": 5, "restarts": 0}  # of the search for the worst case
 ROUGH = 0.25  # precision of output probes, which are the same for all copies
 FORWARD = 1 / 3  # what verifying the outputs of a copy takes
+FIRST_LOOKS = 60  # of a sample, at the network itself: copies recall what they found
 SETTLED = 1 / 3  # share of the later draws in which a dear measure is still open
 
 
@@ -76,16 +77,15 @@ def within(
     workspace = setup.workspace(model, data)
     with workspace.surface.preserved():
         total = workspace.num_samples
-        few = dataclasses.replace(setup).workspace(model, _spread(workspace.surface, LEAST_SAMPLES))
+        few = setup.workspace(model, _spread(workspace.surface, LEAST_SAMPLES))
         with few.surface.preserved():
             prices: Prices | None = asked.of(few).priced().prices
     assert prices is not None
     count = min(LEAST_SAMPLES, total)
     spent += (1 + copies) * FORWARD
-    looks = 1.0  # of all copies: a run of three samples each, and what is found out once
-    spent += looks * (copies + 60) / total
+    spent += (copies + FIRST_LOOKS) / total  # a copy runs three samples
     left, per_sample, left_out = budget - spent, 0.0, dict[str, float]()
-    shared = (1 + copies) * max(prices.shared - 36.0 / count, 1.0)
+    shared = (1 + copies) * max(prices.shared - LOOKS / count, 1.0)
     chosen: list[Price] = []
     for part in sorted(prices.parts, key=lambda each: each.likely):
         is_dear = part.rows is None
