@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 import torch
 from harness import seconds
-from subjects import Z, Made, error
-from tools import DIAGONAL, LARGEST, TOLERANCES, Answer, Library, Network, Way
+from subjects import Made, Z, error
+from tools import DENSITY, LARGEST, TOLERANCES, Answer, Library, Network, Way
 
 SEEDS = 5
 REPEATS = 3  # of a call without randomness
@@ -35,6 +35,7 @@ class Cell:
     way: str = ""
     state: str = "answered"
     seconds: float | None = None
+    first_seconds: float | None = None  # of the call before, which may load kernels
     peak_bytes: int | None = None
     error: float | None = None  # relative, root mean square over the seeds
     seeds: int = 0
@@ -55,6 +56,7 @@ class Run:
     values: list[float | None]
     errors: list[float]
     peak_bytes: int | None
+    first: float | None = None
 
     @property
     def error(self) -> float | None:
@@ -64,7 +66,7 @@ class Run:
     def fill(self, cell: Cell, products: int | None) -> None:
         cell.seconds, cell.peak_bytes = statistics.median(self.times), self.peak_bytes
         cell.error, cell.seeds, cell.products = self.error, len(self.times), products
-        cell.value = self.values[0]
+        cell.value, cell.first_seconds = self.values[0], self.first
 
 
 class Examiner:
@@ -132,9 +134,24 @@ class Examiner:
         scale = 1.0 if question == LARGEST else Z  # Lanczos errs to one side, and is no average
         for place, products in enumerate(way.steps):
             if place == len(steps):
-                if sum(sum(run.times) for _, run in steps) > self.limit:
-                    break
-                steps.append((products, self._run(library, question, position, products, 0)))
+                last = steps[-1][1].times if steps else []
+                if last and 2 * (SEEDS + 1) * statistics.median(last) > 2 * self.limit:
+                    cell.state, cell.note = "too long", f"{products} products were not tried"
+                    return
+                try:
+                    steps.append((products, self._run(library, question, position, products, 0)))
+                except (TooLong, torch.OutOfMemoryError) as ended:
+                    if not steps:
+                        raise
+                    is_long = isinstance(ended, TooLong)
+                    cell.state = "too long" if is_long else "not reached"
+                    why = (
+                        f"take more than {self.limit:.0f} s"
+                        if is_long
+                        else "do not fit into memory"
+                    )
+                    cell.note = f"{products} products {why}"
+                    return
             products, run = steps[place]
             run.fill(cell, products)
             if scale * (run.error or 0.0) <= TOLERANCES[question]:
@@ -152,7 +169,7 @@ class Examiner:
         warm: bool = True,
     ) -> Run:
         """Calls on fresh copies with several seeds, as many as fit into the limit."""
-        truth = self.made.truth(question) if question != "density" else None
+        truth = self.made.truth(question) if question != DENSITY else None
         is_gpu = self.made.device.type == "cuda"
         run = Run([], [], [], None)
 
@@ -174,7 +191,7 @@ class Examiner:
             return took
 
         if warm:
-            took = once(first_seed, keep=False)
+            run.first = took = once(first_seed, keep=False)
             if took > SHORT:  # its own warm-up
                 seeds = min(seeds, max(1, int(self.limit / took)))
         for seed in range(first_seed, first_seed + seeds):
@@ -185,9 +202,7 @@ class Examiner:
 
     def _fresh(self, library: type[Library]) -> Library:
         made = self.made
-        network = Network(
-            made.fresh(), made.data, made.subject.is_piecewise_linear, made.part
-        )
+        network = Network(made.fresh(), made.data, made.subject.is_piecewise_linear, made.part)
         return library(network)
 
 

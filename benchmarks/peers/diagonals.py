@@ -6,11 +6,11 @@ does not tell where that is so; the questions about the Hessian are asked only t
 
 from __future__ import annotations
 
+from tools import DIAGONAL, EXACT, GGN, LAYERS, TRACES, Library, Way, from_diagonal
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from tools import DIAGONAL, EXACT, GGN, LAYERS, TRACES
-from tools import Library, Way, from_diagonal
 
+DEFAULT_BACKEND = "DiagLaplace, default backend, parts of 8"
 ASKED = (EXACT, *TRACES, LAYERS, DIAGONAL)
 
 
@@ -100,19 +100,27 @@ class Laplace(Diagonals):
     name = "laplace-torch"
     package = "laplace-torch"
 
+    def ways(self, question: str) -> list[Way]:
+        ways = super().ways(question)
+        if question not in (EXACT, GGN):  # the default takes a Jacobian of every sample
+            ways = [way for way in ways if way.name != DEFAULT_BACKEND]
+        return ways
+
     def _ggn(self):  # type: ignore[no-untyped-def]
+        count = len(self.data[0])
         return [
-            (lambda: self._diagonal("BackPackGGN", len(self.data[0])), "DiagLaplace, BackPACK"),
-            (lambda: self._diagonal("AsdlGGN", len(self.data[0])), "DiagLaplace, ASDL"),
-            (lambda: self._diagonal("CurvlinopsGGN", 8), "DiagLaplace, in parts of 8"),
+            (lambda: self._diagonal("BackPackGGN", count), "DiagLaplace, BackPACK"),
+            (lambda: self._diagonal("AsdlGGN", count), "DiagLaplace, ASDL"),
+            (lambda: self._diagonal("CurvlinopsGGN", 8), DEFAULT_BACKEND),
         ]
 
     def _diagonal(self, backend: str, size: int) -> dict[str, Tensor]:
-        from laplace import curvature
         from laplace import Laplace as make
+        from laplace import curvature
 
         kind = {"subset_of_weights": "all", "hessian_structure": "diag"}
-        fitted = make(self.scores, "classification", backend=getattr(curvature, backend), **kind)
+        model = self.scores if hasattr(self.model, "config") else self.model
+        fitted = make(model, "classification", backend=getattr(curvature, backend), **kind)
         fitted.fit(self._loader(size))
         parts = fitted.H.split([p.numel() for p in self.model.parameters()])
         named = zip(self.model.named_parameters(), parts, strict=True)

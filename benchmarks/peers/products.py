@@ -7,8 +7,20 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from tools import DEFAULT, DENSITY, DIAGONAL, GGN, LARGEST, LAYERS, STEPS, TRACES
-from tools import Answer, Library, Way, by_layer
+from tools import (
+    DEFAULT,
+    DENSITY,
+    DIAGONAL,
+    GGN,
+    LARGEST,
+    LAYERS,
+    STEPS,
+    TRACES,
+    Answer,
+    Library,
+    Way,
+    by_layer,
+)
 from torch import Tensor, nn
 
 BLOCKS = (6, 12, 24, 48, 96, 192)  # products of methods that need all vectors at once

@@ -130,9 +130,7 @@ class Record:
         """Samples at a time with which BackPACK takes no more memory than our exact trace."""
         made = examiner.made
         of_ours = (examiner.name, EXACT, "spiritlevel")
-        ours = [
-            c.peak_bytes for c in self.cells if (c.network, c.question, c.library) == of_ours
-        ]
+        ours = [c.peak_bytes for c in self.cells if (c.network, c.question, c.library) == of_ours]
         if made.part is not None or not ours or ours[0] is None:
             return
         count = made.part = len(made.data[0])

@@ -1,4 +1,4 @@
-"""The networks that are asked about, what is known of them, and how random products vary on them."""
+"""The networks that are asked about, and what is known of them."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ class Subject:
     make: Callable[[torch.device], networks.Network]
     is_piecewise_linear: bool = True
     is_certified: bool = True  # all of its diagonal is known exactly
-    few_outputs: bool = True
 
 
 SUBJECTS = {
     "VGG-small": Subject(networks.vgg_small),
     "ResNet-18": Subject(networks.resnet18),
-    "GPT-2 small": Subject(networks.gpt2, False, False, False),
+    "GPT-2 small": Subject(networks.gpt2, False, False),
     "ViT-B/16": Subject(networks.vit, False, False),
     "MLP": Subject(networks.mlp),
     "tanh-MLP": Subject(networks.tanh_mlp, False),
     "ResNet-18, untrained": Subject(networks.untrained_resnet18),
-    "ResNet-50": Subject(networks.resnet50, True, False, False),
-    "head of GPT-2": Subject(networks.language_model_head, True, False, False),
+    "ResNet-50": Subject(networks.resnet50, True, False),
+    "head of GPT-2": Subject(networks.language_model_head, True, False),
 }
 
 
@@ -79,12 +78,14 @@ class Made:
             found = sl.eigenvalues(model, self.data, rtol=1e-4, max_passes=500)
             self._truths[LARGEST], self.known_to[LARGEST] = float(found.values[0]), 1e-4
         elif self.subject.is_certified:
-            for matrix, name in (("hessian", "trace"), ("ggn", GGN)):
-                diagonal = sl.diagonal(model, self.data, kind=matrix).values
-                diagonal = {n: d.detach().cpu() for n, d in diagonal.items()}
-                self._truths[name], self.known_to[name] = total(diagonal), 0.0
-                if matrix == "hessian":
-                    self._truths |= {LAYERS: by_layer(diagonal), DIAGONAL: diagonal}
+            diagonal = sl.diagonal(model, self.data, kind="hessian").values
+            diagonal = {n: d.detach().cpu() for n, d in diagonal.items()}
+            self._truths |= {LAYERS: by_layer(diagonal), DIAGONAL: diagonal}
+            self._truths["trace"] = self._truths[GGN] = total(diagonal)
+            self.known_to["trace"] = self.known_to[GGN] = 0.0
+            if not self.subject.is_piecewise_linear:
+                ggn = sl.measure(model, self.data, measures="curvature.ggn_trace", method="exact")
+                self._truths[GGN] = ggn["curvature.ggn_trace"].value
         else:
             report = reference(model, self.data, 0.005)
             for measure, name in (("curvature.trace", "trace"), ("curvature.ggn_trace", GGN)):
@@ -176,7 +177,9 @@ def error(answer: Answer, truth: Answer) -> float:
     assert not isinstance(answer, float)
     if set(answer) != set(truth):
         raise ValueError(f"other layers: {sorted(set(answer) ^ set(truth))[:4]}")
-    pairs = [(answer[name].detach().cpu().double(), known.double()) for name, known in truth.items()]
+    pairs = [
+        (answer[name].detach().cpu().double(), known.double()) for name, known in truth.items()
+    ]
     if all(known.ndim == 0 for _, known in pairs):
         off = sum(abs(float(found - known)) for found, known in pairs)
         return off / sum(abs(float(known)) for _, known in pairs)
