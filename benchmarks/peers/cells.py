@@ -76,6 +76,13 @@ class Examiner:
         self.name, self.made, self.limit = name, made, limit
         self._ladders: dict[tuple[str, str, str], list[tuple[int, Run]]] = {}
 
+    def prepare(self, question: str) -> None:
+        """What answers are compared with, and how many products random signs take."""
+        if question != DENSITY:
+            self.made.truth(question)
+        if question in TOLERANCES and question != LARGEST:
+            self.made.products(question, TOLERANCES[question])
+
     def ask(self, library: type[Library], question: str) -> Iterator[Cell]:
         """One cell for each way of the library, or one that says that it has none."""
         try:
