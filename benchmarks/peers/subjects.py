@@ -78,8 +78,7 @@ class Made:
             found = sl.eigenvalues(model, self.data, rtol=1e-4, max_passes=500)
             self._truths[LARGEST], self.known_to[LARGEST] = float(found.values[0]), 1e-4
         elif self.subject.is_certified:
-            diagonal = sl.diagonal(model, self.data, kind="hessian").values
-            diagonal = {n: d.detach().cpu() for n, d in diagonal.items()}
+            diagonal = exact_diagonal(model, self.data)
             self._truths |= {LAYERS: by_layer(diagonal), DIAGONAL: diagonal}
             self._truths["trace"] = self._truths[GGN] = total(diagonal)
             self.known_to["trace"] = self.known_to[GGN] = 0.0
@@ -103,6 +102,37 @@ class Made:
         if kind not in self.spread:
             self.spread |= spreads(self.fresh(), self.data, self.truth)
         return max(1, math.ceil((Z * self.spread[kind] / tolerance) ** 2))
+
+
+def exact_diagonal(model: nn.Module, data: Data) -> dict[str, Tensor]:
+    """Of the Hessian, in float64; without our library where all layers are plain and in a row."""
+    children = dict(model.named_children())
+    if not isinstance(model, nn.Sequential) or any(list(c.children()) for c in children.values()):
+        found = sl.diagonal(model, data, kind="hessian")
+        if not all(found.exact.values()):
+            raise ValueError(f"the diagonal is not exact: {found.text}")
+        return {name: entries.detach().cpu() for name, entries in found.values.items()}
+    model = copy.deepcopy(model).double()
+    x, added, inputs = data[0].double(), {}, {}
+    for name, layer in model.named_children():
+        if isinstance(layer, nn.Linear):  # what is added to its output has the Hessian of a sample
+            inputs[name] = x.detach()
+            added[name] = torch.zeros(len(x), layer.out_features).to(x).requires_grad_()
+            x = layer(x) + added[name]
+        else:
+            x = layer(x)
+    loss = F.cross_entropy(x, data[1], reduction="sum")
+    diagonal = {}
+    for name, e in added.items():
+        (slope,) = torch.autograd.grad(loss, e, create_graph=True)
+        rows = [
+            torch.autograd.grad(slope[:, i].sum(), e, retain_graph=True)[0][:, i]
+            for i in range(e.shape[1])
+        ]
+        curvature = torch.stack(rows, dim=1) / len(x)  # by sample and output
+        diagonal[f"{name}.weight"] = (curvature.T @ inputs[name].square()).cpu()
+        diagonal[f"{name}.bias"] = curvature.sum(0).cpu()
+    return diagonal
 
 
 def score(model: nn.Module, data: Data) -> tuple[float, float]:
