@@ -89,7 +89,7 @@ def test_the_registry_is_complete():
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_the_family_is_the_folder(card):
     if is_of_this_package(card):
-        assert card.function.__module__ == f"spiritlevel.measures.{card.family}.cards"
+        assert card.function.__module__ == f"spiritlevel.measures.{card.family}"
         assert pathlib.Path(card.function.__code__.co_filename).parent.name == card.family
 
 
