@@ -11,7 +11,7 @@ from ...ground.errors import SpiritlevelError
 from ...model.forwards import PretrainedForward, scores
 from ...model.losses import Loss
 from .separate_forward import mean_loss
-from .third_derivatives.operations import thrice_differentiable
+from .third_derivatives import thrice_differentiable
 
 
 class PenaltyBatch:
