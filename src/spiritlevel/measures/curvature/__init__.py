@@ -16,7 +16,7 @@ from ...records.measurements import Measurement, Status
 from ..eigenvalues import of_network, room_for_network, subspace_of_network
 from ..hessian_results import eigenvalue_measurement, hessian_measurement, measured_rows
 from ..registry import Measured, measure
-from .trace_squared import trace_squared as estimate_trace_squared
+from .square_probes import trace_squared as estimate_trace_squared
 
 SWEEP = Needs(sweep=True)
 PRODUCTS = Needs(products=True)

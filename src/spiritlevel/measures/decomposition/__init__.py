@@ -14,7 +14,7 @@ from ..hessian_results import ROUND_OFF, estimate_measurement
 from ..layer_weights import largest_layer, layer_weights
 from ..registry import Measured, measure
 from ..requirements import softmax
-from .path_matrices import forms_matrices, path_matrices
+from .matrices import forms_matrices, path_matrices
 from .paths import centered_by_probes, check_paths
 
 PAPER = "Sharpness can be manipulated and misleading for generalization"

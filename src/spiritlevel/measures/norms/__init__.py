@@ -18,8 +18,7 @@ from ...model.losses import CrossEntropy
 from ...records.measurements import Cost, Measurement, Status
 from ..options import Option
 from ..registry import EVERY, Measured, measure
-from .homogeneity import check_homogeneous, homogeneous
-from .radial import Radial, radial
+from .along_weights import Radial, check_homogeneous, homogeneous, radial
 
 NOTHING = Needs()
 MARGINS = Needs(margins=True)

@@ -9,15 +9,15 @@ from ...engine.estimate import Estimate
 from ...engine.row_estimator import estimate_rows
 from ...engine.sweep.probed_rows import ProbedRows
 from ...engine.workspace import Workspace
-from ...math.radial import KERNELS
+from ...math.feature_matrices import KERNELS
 from ...records.measurements import Cost, Measurement
 from ..eigenvalues import of_weights
 from ..hessian_results import eigenvalue_measurement, estimate_measurement, hessian_measurement
 from ..layer_weights import layer_weights
 from ..options import length, word_or_length
 from ..registry import EVERY, OF_OUTPUTS, Measured, measure
-from .jacobian import ALL, OUTSIDE, REGION, check_input, check_region, input_jacobian
-from .robustness import feature_layer, robustness, turned_layer
+from .input_derivative import ALL, OUTSIDE, REGION, check_input, check_region, input_jacobian
+from .turned_features import feature_layer, robustness, turned_layer
 
 MANIPULATED = "Sharpness can be manipulated and misleading for generalization, Table 3"
 RELATIVE = "Petzka et al. 2021, Relative Flatness and Generalization, "

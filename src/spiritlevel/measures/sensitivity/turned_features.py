@@ -24,9 +24,8 @@ from ...engine.refine import AbstractDraws, missed, refine
 from ...engine.weight_space.probes import PILOT, ROUND_OFF, VECTOR_BYTES
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError
-from ...math.orthogonal import haar_rows, unique_qr
+from ...math.feature_matrices import Radius, haar_rows, unique_qr
 from ...math.positions import OutputCurvature, PositionCurvature, row_curvature
-from ...math.radial import Radius
 from ...model.arithmetic import full_precision
 from ...model.layers.patches import PatchRule
 from ...model.losses import MeanSquaredError
