@@ -14,10 +14,9 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from .cells import Cells
+from .cells import ZERO, Cells, echelon, is_idle, null_space, rounded
 from .jiggling import Jiggler
 from .moves import NOBODY, Group, Role, Site
-from .null_space import ZERO, echelon, is_idle, null_space, rounded
 from .shifting import ShiftEquations, Shifts, in_blocks
 from .tracing import Diverged, Run
 

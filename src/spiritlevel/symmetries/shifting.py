@@ -16,10 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .cells import CutDimension
+from .cells import ZERO, CutDimension, echelon, null_space, rounded
 from .jiggling import Gradients
 from .moves import NO_DIM, Group, Role, Site
-from .null_space import ZERO, echelon, null_space, rounded
 
 SPARE = 24  # equations more than unknowns
 _ROUND_OFF = 1e-9  # relative, of equations in float64

@@ -10,10 +10,9 @@ from ...engine.moments import Moments
 from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import Workspace
 from ...records.measurements import Cost, Measurement, Status
-from ..hessian_results import ROUND_OFF, estimate_measurement
-from ..layer_weights import largest_layer, layer_weights
+from ..hessian_results import ROUND_OFF, estimate_measurement, largest_layer
 from ..registry import Measured, measure
-from ..requirements import softmax
+from ..requirements import layer_weights, softmax
 from .matrices import forms_matrices, path_matrices
 from .paths import centered_by_probes, check_paths
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ...engine.data_pass import Needs
 from ...engine.row_estimator import estimate_rows
 from ...engine.workspace import Workspace
-from ..hessian_results import hessian_measurement, measured_rows
-from ..layer_weights import largest_layer, measured_weights
+from ..hessian_results import hessian_measurement, largest_layer, measured_rows
 from ..registry import OF_ROWS, Measured, measure
+from ..requirements import measured_weights
 
 RHO = Needs(sweep=True, rho=True)
 PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Appendix B"

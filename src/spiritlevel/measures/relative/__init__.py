@@ -12,11 +12,10 @@ from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError
 from ...model.weight_matrices import WeightMatrix
 from ...records.measurements import Measurement
-from ..hessian_results import hessian_measurement, measured_rows
-from ..layer_weights import largest_layer, layer_weights, measured_weights
+from ..hessian_results import hessian_measurement, largest_layer, measured_rows
 from ..options import A_LENGTH, Option, is_length
 from ..registry import OF_ROWS, Measured, measure
-from ..requirements import inputs
+from ..requirements import inputs, layer_weights, measured_weights
 
 KAPPA = Needs(sweep=True, kappa=True)
 FEATURES = Needs(sweep=True, kappa=True, standardized=True)

@@ -10,9 +10,9 @@ from ...engine.sweep.sums import Factors
 from ...engine.workspace import Workspace
 from ...records.measurements import Measurement, Status
 from ..eigenvalues import of_weights, room_for_weights
-from ..hessian_results import eigenvalue_measurement, measured_rows
-from ..layer_weights import largest_layer, measured_weights
+from ..hessian_results import eigenvalue_measurement, largest_layer, measured_rows
 from ..registry import Measured, measure
+from ..requirements import measured_weights
 
 SWEEP = Needs(sweep=True)
 PRODUCTS = Needs(products=True)

@@ -13,9 +13,9 @@ from ...math.feature_matrices import KERNELS
 from ...records.measurements import Cost, Measurement
 from ..eigenvalues import of_weights
 from ..hessian_results import eigenvalue_measurement, estimate_measurement, hessian_measurement
-from ..layer_weights import layer_weights
 from ..options import length, word_or_length
 from ..registry import EVERY, OF_OUTPUTS, Measured, measure
+from ..requirements import layer_weights
 from .input_derivative import ALL, OUTSIDE, REGION, check_input, check_region, input_jacobian
 from .turned_features import feature_layer, robustness, turned_layer
 
