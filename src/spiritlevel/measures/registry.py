@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import fnmatch
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import torch
 
@@ -97,6 +98,17 @@ class Measured:
 
 MeasureFunction: TypeAlias = Callable[[Workspace], Measured]
 FurtherCost: TypeAlias = Callable[[Workspace], Cost]
+Made = TypeVar("Made")
+
+
+def once(make: Callable[[Workspace], Made]) -> Callable[[Workspace], Made]:
+    """Decorate what several measures of one call share: it is made once for each workspace."""
+
+    @functools.wraps(make)
+    def shared(workspace: Workspace) -> Made:
+        return workspace.once(make, lambda: make(workspace))
+
+    return shared
 
 
 @dataclasses.dataclass(frozen=True)

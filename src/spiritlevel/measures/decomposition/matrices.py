@@ -28,6 +28,7 @@ from ...model.autograd_graph import deepest, lacks_second_derivative
 from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...records.measurements import Cost
+from ..registry import once
 from .paths import Paths, Seen
 
 GRAM_OUTPUTS = 32  # up to here M is formed; its eigenvalues are then exact
@@ -52,16 +53,14 @@ class PathMatrices:
         return float(self.residuals[kind][self.top.index[layer]]) / self.top.total_weight
 
 
+@once
 def path_matrices(workspace: Workspace) -> PathMatrices:
     """The sums over the data, computed once and shared by the measures of the family."""
-    if "path matrices" not in workspace.cache:
-        before = workspace.cost
-        paths = Paths(workspace)
-        matrices = _formed(paths) if forms_matrices(workspace) else _by_products(paths)
-        matrices.cost = workspace.cost - before
-        workspace.cache["path matrices"] = matrices
-    shared: PathMatrices = workspace.cache["path matrices"]
-    return shared
+    before = workspace.cost
+    paths = Paths(workspace)
+    matrices = _formed(paths) if forms_matrices(workspace) else _by_products(paths)
+    matrices.cost = workspace.cost - before
+    return matrices
 
 
 def forms_matrices(workspace: Workspace) -> bool:

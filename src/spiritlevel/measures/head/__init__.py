@@ -16,7 +16,7 @@ from ...math.head import head_trace_squared_pairs
 from ...math.signs import random_normals
 from ...records.measurements import Cost, Measurement
 from ..hessian_results import ROUND_OFF, eigenvalue_measurement
-from ..registry import EVERY, Measured, measure
+from ..registry import EVERY, Measured, measure, once
 from ..requirements import head
 
 HEAD = Needs(head=True)
@@ -25,7 +25,6 @@ MIN_PRODUCTS = 300  # allowed whatever max_passes is: most take no pass through 
 # Products over a vocabulary are dear, and an eigenvalue's error falls with the residual's square.
 STREAMED_RESIDUALS = {torch.float32: 1e-3, torch.float64: 1e-8}
 PAIR_BLOCK = 2048  # samples a side: 32 MiB of float64 pair products
-LARGEST = "largest eigenvalue of the head"
 OF_FEATURES = {  # claims of a measure that sees the features through the logits alone
     *("unit_permute", "batchnorm_absorb", "batchnorm_fold", "attention_rescale", "unit_mix"),
     *("logit_shift", "batch_split"),
@@ -141,16 +140,10 @@ def head_scaled_lambda_max(workspace: Workspace) -> Measured:
 
 def _largest(workspace: Workspace, name: str, factor: float) -> Measured:
     """A multiple of the largest eigenvalue, which is looked for once."""
-    run, residual_rtol = workspace.run(STORED), _residual(workspace)
-    if LARGEST not in workspace.cache:
-        pair = _lanczos(
-            workspace, residual_rtol
-        )  # kept without the vector, which is as large as the weights
-        workspace.cache[LARGEST] = dataclasses.replace(pair, vectors=pair.vectors.new_empty(0))
-    pairs: Eigenpairs = workspace.cache[LARGEST]
+    run, pairs = workspace.run(STORED), _lanczos(workspace)
     cost = run.cost + Cost(products=pairs.products)
     result = eigenvalue_measurement(
-        workspace, name, pairs, cost=cost, factor=factor, residual_rtol=residual_rtol
+        workspace, name, pairs, cost=cost, factor=factor, residual_rtol=_residual(workspace)
     )
     text = "; ".join(part for part in (_text(workspace), result.text) if part)
     return Measured(dataclasses.replace(result, text=text, settings={"head": workspace.head.layer}))
@@ -169,7 +162,9 @@ def _residual(workspace: Workspace) -> float:
     )
 
 
-def _lanczos(workspace: Workspace, residual_rtol: float) -> Eigenpairs:
+@once
+def _lanczos(workspace: Workspace) -> Eigenpairs:
+    """Kept without the vector, which is as large as the weights."""
     run = workspace.run(STORED)
     weight = workspace.head.weight()
     dtype = _product_dtype(workspace)
@@ -187,17 +182,18 @@ def _lanczos(workspace: Workspace, residual_rtol: float) -> Eigenpairs:
         return image.flatten().div_(total)
 
     size = weight.numel() * dtype.itemsize
-    return eigenpairs(
+    pair = eigenpairs(
         product,
         random_normals(
             workspace.seed, 0, torch.zeros(1, device=weight.device), weight.numel(), dtype
         ),
-        residual_rtol=residual_rtol,
+        residual_rtol=_residual(workspace),
         # the word exact is worth a few products more
         rtol=ROUND_OFF if dtype == torch.float64 else None,
         max_products=max(MIN_PRODUCTS, workspace.precision.max_passes),
         max_basis=max(3, min(workspace.memory // size - 2, 60)),  # products and result are as large
     )
+    return dataclasses.replace(pair, vectors=pair.vectors.new_empty(0))
 
 
 def _closed_form(workspace: Workspace, name: str, row: str) -> Measured:

@@ -17,7 +17,7 @@ from ...model.distributed import unwrapped
 from ...model.losses import CrossEntropy
 from ...records.measurements import Cost, Measurement, Status
 from ..options import Option
-from ..registry import EVERY, Measured, measure
+from ..registry import EVERY, Measured, measure, once
 from .along_weights import Radial, check_homogeneous, homogeneous, radial
 
 NOTHING = Needs()
@@ -50,18 +50,21 @@ def class_targets(workspace: Workspace, name: str) -> None:
             f"The measure {name!r} needs the loss 'cross_entropy' with class numbers as targets. "
             f"Got {brief(loss.name)}. Leave it out of 'measures'."
         )
-    if "target type" not in workspace.cache:
-        with torch.no_grad():
-            _, targets = workspace.surface.outputs(
-                workspace.surface.first_samples(1), where=BatchLocation(0)
-            )
-        workspace.cache["target type"] = targets.dtype
-    if workspace.cache["target type"].is_floating_point:
+    kind = _target_type(workspace)
+    if kind.is_floating_point:
         raise SpiritlevelError(
             f"The measure {name!r} needs class numbers as targets: a margin is that of one class. "
-            f"Got probabilities ({workspace.cache['target type']}). Pass y.argmax(dim=1) as "
+            f"Got probabilities ({kind}). Pass y.argmax(dim=1) as "
             "targets if the largest one is the class."
         )
+
+
+@once
+def _target_type(workspace: Workspace) -> torch.dtype:
+    batch = workspace.surface.first_samples(1)
+    with torch.no_grad():
+        _, targets = workspace.surface.outputs(batch, where=BatchLocation(0))
+    return targets.dtype
 
 
 def initial(workspace: Workspace, name: str) -> dict[str, Tensor]:

@@ -36,6 +36,7 @@ from ...model.losses import CrossEntropy, Loss
 from ...model.model_state import twice_differentiable
 from ...model.surface import Surface
 from ...records.measurements import Cost
+from ..registry import once
 
 DerivativeMethod = Literal["forward", "reverse", "difference"]
 
@@ -65,15 +66,9 @@ class Radial:
         return abs(self.moments.mean([row]) - self.moments.mean([f"{row} (rough)"]))
 
 
+@once
 def radial(workspace: Workspace) -> Radial:
     """One pass over the data, for all measures that ask for it."""
-    if "radial" not in workspace.cache:
-        workspace.cache["radial"] = _radial(workspace)
-    derivative: Radial = workspace.cache["radial"]
-    return derivative
-
-
-def _radial(workspace: Workspace) -> Radial:
     surface = workspace.surface
     method = choose_method(surface)
     before = workspace.cost
@@ -239,16 +234,19 @@ class Homogeneous:
 
 def check_homogeneous(workspace: Workspace, name: str) -> int:
     """The degree, on the first samples; raises where there is none."""
-    if "degree" not in workspace.cache:
-        surface = workspace.surface
-        batch = surface.first_samples(PROBE_SAMPLES)
-        with torch.no_grad(), full_precision():
-            outputs, _ = surface.outputs(batch, where=BatchLocation(0))
-            workspace.cache["degree"] = _degree(outputs, _doubled(surface, batch))
-    degree: int | None = workspace.cache["degree"]
+    degree = _first_degree(workspace)
     if degree is None:
         raise _refusal(workspace.surface, name)
     return degree
+
+
+@once
+def _first_degree(workspace: Workspace) -> int | None:
+    surface = workspace.surface
+    batch = surface.first_samples(PROBE_SAMPLES)
+    with torch.no_grad(), full_precision():
+        outputs, _ = surface.outputs(batch, where=BatchLocation(0))
+        return _degree(outputs, _doubled(surface, batch))
 
 
 def homogeneous(workspace: Workspace, name: str) -> Homogeneous:

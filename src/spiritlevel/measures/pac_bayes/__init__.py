@@ -141,13 +141,13 @@ def bound(workspace: Workspace) -> Measured:
 
 def _search(workspace: Workspace, *, relative: bool) -> tuple[NoiseLimit, Cost]:
     """The noise level and its cost, searched for once for all measures that need it."""
-    key = ("sigma_search", relative)
-    if key not in workspace.cache:
+
+    def find() -> tuple[NoiseLimit, Cost]:
         before = workspace.cost
         crossing = SigmaSearch(workspace, relative=relative).find()
-        workspace.cache[key] = crossing, workspace.cost - before
-    found: tuple[NoiseLimit, Cost] = workspace.cache[key]
-    return found
+        return crossing, workspace.cost - before
+
+    return workspace.once(("sigma_search", relative), find)
 
 
 def _searched(

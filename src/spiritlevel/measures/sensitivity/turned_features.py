@@ -228,8 +228,4 @@ def turned_layer(workspace: Workspace, measure: str) -> Turned:
 def robustness(workspace: Workspace, measure: str) -> Robustness:
     """The draws, once for all measures."""
     layer = feature_layer(workspace, measure)
-    key = ("robustness", layer)
-    if key not in workspace.cache:
-        workspace.cache[key] = Robustness(workspace, layer)
-    measured: Robustness = workspace.cache[key]
-    return measured
+    return workspace.once(("robustness", layer), lambda: Robustness(workspace, layer))
