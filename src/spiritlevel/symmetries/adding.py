@@ -38,7 +38,7 @@ def find_shifts(reference: Reference, shifts: Shifts, vary: Vary, keep: Keeps) -
     """
     by_name = _sorted(reference, shifts, vary)
     found = {
-        name: [group for group in each.groups() if keep(_shifting(name, group))]
+        name: [group for group in each.groups() if keep(changing(name, group))]
         for name, each in by_name.items()
     }
     for name, shifts in (_local(reference, vary) or {}).items():
@@ -130,5 +130,6 @@ def _parts(reference: Reference, name: str, group: Group) -> list[Group]:
     return [single for single in singles if reference.holds(name, [single])]
 
 
-def _shifting(name: str, group: Group) -> Callable[[nn.Module], None]:
+def changing(name: str, group: Group) -> Callable[[nn.Module], None]:
+    """The move of this name, of one group, always with the same random numbers."""
     return lambda model: Move(name, (group,)).change(model, torch.Generator().manual_seed(0))

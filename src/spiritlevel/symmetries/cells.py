@@ -47,9 +47,9 @@ class Cells:
 
     def __init__(self, parameters: Mapping[str, Tensor], most: int) -> None:
         """At most about `most` cells: longer cells where there are too many."""
-        block = 1
+        block, sizes = 1, [size for tensor in parameters.values() for size in tensor.shape]
         self.axes = _axes(parameters, block, most)
-        while sum(axis.count for axis in self.axes) > most and block < _longest(parameters):
+        while sum(axis.count for axis in self.axes) > most and block < max(sizes, default=1):
             block *= 2
             self.axes = _axes(parameters, block, most)
         self.coarse = block > 1
@@ -162,10 +162,6 @@ def _axes(parameters: Mapping[str, Tensor], block: int, most: int) -> list[CutDi
                 axes.append(CutDimension(name, dim, size, start, count))
                 start += count
     return axes
-
-
-def _longest(parameters: Mapping[str, Tensor]) -> int:
-    return max((max(tensor.shape, default=1) for tensor in parameters.values()), default=1)
 
 
 ZERO = 1e-6  # entries of a basis are whole numbers or simple fractions: smaller ones are rounding

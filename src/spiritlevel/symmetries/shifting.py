@@ -185,14 +185,7 @@ class ShiftEquations:
 
     def _together(self, place: Place) -> Equations:
         taken, self._taken[place] = self._taken[place], []
-        return _joined(taken)
-
-
-def _joined(parts: Sequence[Equations]) -> Equations:
-    """All equations of several draws."""
-    return Equations(
-        torch.cat([part.rows for part in parts]), torch.cat([part.sizes for part in parts])
-    )
+        return Equations(torch.cat([e.rows for e in taken]), torch.cat([e.sizes for e in taken]))
 
 
 def equations(drawn: Gradients, slices: Sequence[Slices], vector: Tensor) -> Equations:
