@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
@@ -38,20 +39,21 @@ def layer_inputs(workspace: Workspace, name: str) -> None:
         )
 
 
-@measure(
+rectifier_measure = functools.partial(
+    measure, invariant=EVERY, direction=None, needs=ACTIVITY, requires=(rectifier,)
+)
+
+
+@rectifier_measure(
     name="activity.frequency",
     summary="Share of a rectifier's outputs that are not 0, without dead outputs (η)",
     formula=r"\operatorname{mean}_l \operatorname{mean}_n"
     r" \frac{\#\{i : a^{(l)}_{n,i} \ne 0\}}{N_l - P_l}",
     paper=PAPER + ", section 2 (activation frequency)",
-    invariant=EVERY,
     misleads=(
         "Every rectifier counts the same, however few outputs it has. Every sample and position "
         "counts, including padding and positions that the loss ignores."
     ),
-    direction=None,
-    needs=ACTIVITY,
-    requires=(rectifier,),
 )
 def frequency(workspace: Workspace) -> Measured:
     """At each place where a rectifier is applied, and the mean over the places."""
@@ -73,19 +75,15 @@ def frequency(workspace: Workspace) -> Measured:
     return Measured(share(live), {place: share([place]) for place in live})
 
 
-@measure(
+@rectifier_measure(
     name="activity.death",
     summary="Share of rectified outputs that are 0 for every sample (ξ)",
     formula=r"\frac{\sum_l P_l}{\sum_l N_l}",
     paper=PAPER + ", section 2 (death frequency)",
-    invariant=EVERY,
     misleads=(
         "It falls with every added sample: an output that is rarely used looks dead in a small "
         "data set. The network's value counts outputs, so wide layers decide."
     ),
-    direction=None,
-    needs=ACTIVITY,
-    requires=(rectifier,),
 )
 def death(workspace: Workspace) -> Measured:
     """At each place where a rectifier is applied, and over all outputs together."""

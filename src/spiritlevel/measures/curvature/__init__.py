@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ...engine.data_pass import Needs
 from ...engine.refine import advice
 from ...engine.row_estimator import (
@@ -22,20 +24,32 @@ SWEEP = Needs(sweep=True)
 PRODUCTS = Needs(products=True)
 
 
-@measure(
+extreme_measure = functools.partial(
+    measure,
+    invariant={"unit_permute", "logit_shift", "batch_split"},
+    needs=PRODUCTS,
+    requires=(room_for_network,),
+    found_by="products",
+)
+trace_measure = functools.partial(
+    measure,
+    invariant={"unit_permute", "logit_shift", "batch_split"},
+    needs=SWEEP,
+    counterpart="relative.kappa",
+)
+
+
+@trace_measure(
     name="curvature.trace",
     summary="Trace of the Hessian of the loss in every trainable parameter",
     formula=r"\operatorname{Tr} \nabla^2_\theta L",
     paper="Hochreiter & Schmidhuber 1997; Taleghani et al., Theorem 1 (head); here every layer",
-    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "Rescaling the weights changes it at will without changing the function, and a confident "
         "network has a small trace whatever its generalization. Compare only networks of the same "
         "architecture and scale."
     ),
-    needs=SWEEP,
     default=True,
-    counterpart="relative.kappa",
 )
 def trace(workspace: Workspace) -> Measured:
     """Of each layer: the parameters of that module, including the bias."""
@@ -48,18 +62,15 @@ def trace(workspace: Workspace) -> Measured:
     return measured_rows(workspace, "curvature.trace", rows, factors)
 
 
-@measure(
+@trace_measure(
     name="curvature.ggn_trace",
     summary="Trace of the generalized Gauss–Newton matrix, for any network",
     formula=r"\operatorname{mean}_n \operatorname{Tr}(J_n^\top \nabla^2_z \ell_n\, J_n)",
     paper="Schraudolph 2002; Sharpness can be manipulated, eq. of the Gauss–Newton trace",
-    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "Equal to the Hessian's trace only if the outputs are piecewise linear in the weights. "
         "Rescaling changes it, as it does the trace."
     ),
-    needs=SWEEP,
-    counterpart="relative.kappa",
 )
 def ggn_trace(workspace: Workspace) -> Measured:
     """The same sums as for the trace, but claimed for the GGN only, so no certificate is needed."""
@@ -114,20 +125,16 @@ def trace_squared(workspace: Workspace) -> Measured:
     return Measured(hessian_measurement(workspace, "curvature.trace_squared", row))
 
 
-@measure(
+@extreme_measure(
     name="curvature.lambda_max",
     summary="Largest eigenvalue of the Hessian",
     formula=r"\lambda_{\max}\bigl(\nabla^2_\theta L\bigr)",
     paper="Keskar et al. 2017; Petzka et al. 2019, for one layer",
-    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "One direction out of millions, and rescaling changes it at will: compare only networks of "
         "the same architecture and scale. It is determined by the optimizer's step size more than "
         "by the data."
     ),
-    needs=PRODUCTS,
-    requires=(room_for_network,),
-    found_by="products",
     counterpart="scaled.lambda_max",
     in_audit=True,
 )
@@ -136,20 +143,16 @@ def lambda_max(workspace: Workspace) -> Measured:
     return Measured(_extreme(workspace, "curvature.lambda_max"))
 
 
-@measure(
+@extreme_measure(
     name="curvature.lambda_min",
     summary="Smallest eigenvalue of the Hessian; negative if the loss still curves downwards",
     formula=r"\lambda_{\min}\bigl(\nabla^2_\theta L\bigr)",
     paper="Sagun et al. 2018, Empirical analysis of the Hessian",
-    invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=(
         "Negative values are normal for trained networks and do not mean that training failed. "
         "Rescaling changes it."
     ),
     direction=None,
-    needs=PRODUCTS,
-    requires=(room_for_network,),
-    found_by="products",
 )
 def lambda_min(workspace: Workspace) -> Measured:
     """Of all chosen parameters together; `layers=` restricts it to a block."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ...engine.data_pass import Needs
 from ...engine.row_estimator import estimate_rows
 from ...engine.workspace import Workspace
@@ -13,19 +15,19 @@ RHO = Needs(sweep=True, rho=True)
 PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Appendix B"
 
 
-@measure(
+rho_measure = functools.partial(
+    measure, paper=PAPER, invariant=OF_ROWS, needs=RHO, default=True, requires=(measured_weights,)
+)
+
+
+@rho_measure(
     name="neuron.rho_sum",
     summary="Curvature along each input neuron's outgoing weights, summed over neurons and layers",
     formula=r"\sum_l \sum_j w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
-    paper=PAPER,
-    invariant=OF_ROWS,
     misleads=(
         "It looks only along the weights themselves, one direction per neuron; curvature in other "
         "directions does not count. It falls with confidence, like every softmax curvature."
     ),
-    needs=RHO,
-    default=True,
-    requires=(measured_weights,),
 )
 def rho_sum(workspace: Workspace) -> Measured:
     """ρ_σ of each layer and ρ^Σ of the network."""
@@ -34,16 +36,11 @@ def rho_sum(workspace: Workspace) -> Measured:
     return measured_rows(workspace, "neuron.rho_sum", rows, {each: {each: 1.0} for each in weights})
 
 
-@measure(
+@rho_measure(
     name="neuron.rho_max",
     summary="Curvature along the outgoing weights of the sharpest neuron",
     formula=r"\max_{l,j}\, w_{:j}^\top H^l_{:j,:j}\, w_{:j}",
-    paper=PAPER,
-    invariant=OF_ROWS,
     misleads="Like neuron.rho_sum; one neuron decides, so it is the noisiest of the family.",
-    needs=RHO,
-    default=True,
-    requires=(measured_weights,),
 )
 def rho_max(workspace: Workspace) -> Measured:
     """ρ of each layer and ρ^max of the network; in a convolution a neuron is an input channel."""

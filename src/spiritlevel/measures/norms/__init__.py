@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 
@@ -113,7 +114,24 @@ def _initial_value(
     return value.detach().to(parameter.device, torch.float64)
 
 
-@measure(
+margin_measure = functools.partial(
+    measure,
+    invariant=EVERY,
+    direction="larger is flatter",
+    needs=MARGINS,
+    requires=(class_targets,),
+)
+radial_measure = functools.partial(
+    measure,
+    invariant=EVERY - {"free_shift"},
+    cost="2 forwards and 1 derivative of the outputs along the weights",
+    further_cost=lambda workspace: Cost(forwards=2),
+    shared_work=ALONG,
+)
+size_measure = functools.partial(measure, direction=None, cost="nothing beyond the shared pass")
+
+
+@size_measure(
     name="norms.weight",
     summary="Euclidean norm of all measured parameters",
     formula=r"\|\theta\|_2",
@@ -123,15 +141,13 @@ def _initial_value(
         "Rescaling changes it at will without changing the function. Biases and normalization "
         "parameters are included."
     ),
-    direction=None,
-    cost="nothing beyond the shared pass",
 )
 def weight(workspace: Workspace) -> Measured:
     """The length of each layer's part, and of the whole."""
     return _euclidean(workspace, "norms.weight", workspace.perturbed.weights)
 
 
-@measure(
+@size_measure(
     name="norms.distance",
     summary="Euclidean distance of all measured parameters from where training started",
     formula=r"\|\theta - \theta_0\|_2",
@@ -141,10 +157,8 @@ def weight(workspace: Workspace) -> Measured:
         "It compares weight by weight: the same function with its units renumbered, or with "
         "rescaled weights, counts as far away."
     ),
-    direction=None,
     requires=(initial,),
     options=(INITIAL,),
-    cost="nothing beyond the shared pass",
 )
 def distance(workspace: Workspace) -> Measured:
     """The length of each layer's part, and of the whole."""
@@ -154,40 +168,32 @@ def distance(workspace: Workspace) -> Measured:
     return _euclidean(workspace, "norms.distance", moved)
 
 
-@measure(
+@radial_measure(
     name="norms.fisher_rao",
     summary="Squared Fisher–Rao norm: how a sample's loss changes when all weights grow together",
     formula=r"\operatorname{mean}_n \langle \theta, \nabla_\theta \ell_n \rangle^2",
     paper=LIANG + ", definition of the Fisher–Rao norm",
-    invariant=EVERY - {"free_shift"},
     misleads=(
         "It looks at one direction of the weights only, and goes to 0 with the loss of a network "
         "that fits its labels. The norm itself is the square root. Each position of a sequence or "
         "an image counts as a sample."
     ),
-    cost="2 forwards and 1 derivative of the outputs along the weights",
-    further_cost=lambda workspace: Cost(forwards=2),
-    shared_work=ALONG,
 )
 def fisher_rao(workspace: Workspace) -> Measured:
     """The norm with the labels of the data."""
     return Measured(_radial_measurement(workspace, "norms.fisher_rao", radial(workspace), "labels"))
 
 
-@measure(
+@radial_measure(
     name="norms.fisher_rao_model",
     summary="Squared Fisher–Rao norm for labels that the model itself would draw: θᵀ GGN θ",
     formula=r"\operatorname{mean}_n\, (J_n \theta)^\top \nabla^2_z \ell_n\, (J_n \theta)",
     paper=LIANG + ", definition of the Fisher–Rao norm, with labels from the model",
-    invariant=EVERY - {"free_shift"},
     misleads=(
         "Like norms.fisher_rao; it is small for a confident network, right or wrong. With a loss "
         "other than cross-entropy it is the quadratic form of the GGN, which is at best a Fisher "
         "information up to a factor."
     ),
-    cost="2 forwards and 1 derivative of the outputs along the weights",
-    further_cost=lambda workspace: Cost(forwards=2),
-    shared_work=ALONG,
 )
 def fisher_rao_model(workspace: Workspace) -> Measured:
     """The mean over the labels is taken in closed form: nothing is drawn."""
@@ -226,22 +232,18 @@ def fisher_rao_closed(workspace: Workspace) -> Measured:
     )
 
 
-@measure(
+@margin_measure(
     name="norms.margin",
     summary=(
         "10 % quantile over the data of the margin: the label's output minus the largest other one"
     ),
     formula=r"\operatorname{quantile}_{0.1,\,n} \bigl(z_{n,y_n} - \max_{j \ne y_n} z_{n,j}\bigr)",
     paper=JIANG + " (margin)",
-    invariant=EVERY,
     misleads=(
         "Negative if more than a tenth of the targets is classified wrongly. Larger outputs mean a "
         "larger margin: dividing by a norm is left to the reader. Every target counts once, "
         "whatever its class weight."
     ),
-    direction="larger is flatter",
-    needs=MARGINS,
-    requires=(class_targets,),
 )
 def margin(workspace: Workspace) -> Measured:
     """Linear interpolation between the two nearest of the sorted margins."""
@@ -250,16 +252,12 @@ def margin(workspace: Workspace) -> Measured:
     return Measured(Measurement("norms.margin", value, exact=True, cost=run.cost))
 
 
-@measure(
+@margin_measure(
     name="norms.margin_mean",
     summary="Mean over the data of the margin: the label's output minus the largest other one",
     formula=r"\operatorname{mean}_n \bigl(z_{n,y_n} - \max_{j \ne y_n} z_{n,j}\bigr)",
     paper=JIANG + " (margin), as a mean",
-    invariant=EVERY,
     misleads="Like norms.margin; a few easy samples can dominate it.",
-    direction="larger is flatter",
-    needs=MARGINS,
-    requires=(class_targets,),
 )
 def margin_mean(workspace: Workspace) -> Measured:
     """The mean margin over all targets that are not ignored."""

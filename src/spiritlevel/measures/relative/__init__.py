@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 from ...engine.data_pass import Needs
@@ -56,20 +57,24 @@ def weight_decay(workspace: Workspace, name: str) -> float:
     return float(decay)
 
 
-@measure(
+standardized_measure = functools.partial(
+    measure, needs=FEATURES, requires=(layer_weights, inputs), cost=TWO_PASSES
+)
+kappa_measure = functools.partial(
+    measure, invariant=OF_LAYERS, needs=KAPPA, default=True, requires=(measured_weights,)
+)
+
+
+@kappa_measure(
     name="relative.kappa",
     summary="Relative flatness of every layer's weights, summed over the layers",
     formula=r"\sum_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
     paper=PAPER,
-    invariant=OF_LAYERS,
     misleads=(
         "Neuron-wise rescaling of a layer's input features still changes it. It falls with "
         "confidence (large logits), which says nothing about the decisions. Biases and "
         "normalization parameters are not included."
     ),
-    needs=KAPPA,
-    default=True,
-    requires=(measured_weights,),
 )
 def kappa(workspace: Workspace) -> Measured:
     """κ of a layer is mean ‖Wᵀ G‖² over samples and factor columns."""
@@ -78,16 +83,12 @@ def kappa(workspace: Workspace) -> Measured:
     return measured_rows(workspace, "relative.kappa", rows, {each: {each: 1.0} for each in weights})
 
 
-@measure(
+@kappa_measure(
     name="relative.kappa_max",
     summary="Relative flatness of the sharpest layer",
     formula=r"\max_l \sum_{s,s'} \langle w_s, w_{s'}\rangle \operatorname{Tr} H^l_{s,s'}",
     paper=PAPER + "; network maximum as in Petzka et al. 2019, Appendix B",
-    invariant=OF_LAYERS,
     misleads="Like relative.kappa; one layer decides, often the first or the last.",
-    needs=KAPPA,
-    default=True,
-    requires=(measured_weights,),
 )
 def kappa_max(workspace: Workspace) -> Measured:
     """The maximum over layers of relative.kappa."""
@@ -138,7 +139,7 @@ def _columns_times_squares(matrix: WeightMatrix) -> float:
     return weight.shape[-1] * float(weight.square().sum())
 
 
-@measure(
+@standardized_measure(
     name="relative.kappa_std",
     summary="Relative flatness after dividing each input feature by its standard deviation",
     formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
@@ -146,16 +147,13 @@ def _columns_times_squares(matrix: WeightMatrix) -> float:
     paper=THEOREM + ", with the standard deviation: as printed, with the variance, its claim fails",
     invariant=OF_ROWS,
     misleads=STANDARDIZED,
-    needs=FEATURES,
-    requires=(layer_weights, inputs),
-    cost=TWO_PASSES,
 )
 def kappa_std(workspace: Workspace) -> Measured:
     """A neuron scaled by α has α times the deviation, so V⁻¹a and WV stay the same."""
     return _standardized(workspace, "relative.kappa_std", "kappa_std")
 
 
-@measure(
+@standardized_measure(
     name="relative.kappa_var",
     summary="Relative flatness after dividing each input feature by its variance, as printed",
     formula=r"\sum_l \operatorname{mean}_n \sum_k \|V_l W_l^\top G_{n,k}^l V_l^{-1}\|_F^2, "
@@ -167,9 +165,6 @@ def kappa_std(workspace: Workspace) -> Measured:
         "the variance while its weights have 1/α. relative.kappa_std does what it intends. "
         + STANDARDIZED
     ),
-    needs=FEATURES,
-    requires=(layer_weights, inputs),
-    cost=TWO_PASSES,
 )
 def kappa_var(workspace: Workspace) -> Measured:
     """The variance in place of the standard deviation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from ...engine.data_pass import Needs
 from ...engine.row_estimator import RowEstimator, estimate_rows
@@ -19,19 +20,32 @@ PRODUCTS = Needs(products=True)
 PAPER = "Petzka et al. 2019, A Reparameterization-Invariant Flatness Measure, Table 1"
 
 
-@measure(
+eigenvalue_measure = functools.partial(
+    measure,
+    paper=PAPER,
+    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    needs=PRODUCTS,
+    found_by="products",
+    requires=(measured_weights, room_for_weights),
+)
+trace_measure = functools.partial(
+    measure,
+    paper=PAPER,
+    invariant={"layer_rescale", "unit_permute", "batch_split"},
+    needs=SWEEP,
+    requires=(measured_weights,),
+)
+
+
+@trace_measure(
     name="scaled.trace",
     summary="Squared weight norm times Hessian trace of each layer's weights, summed (κ_τ)",
     formula=r"\sum_l \|w_l\|^2 \operatorname{Tr} \nabla^2_{w_l} L",
-    paper=PAPER,
-    invariant={"layer_rescale", "unit_permute", "batch_split"},
     misleads=(
         "Neuron-wise rescaling changes it, and a few large weights that the loss does not depend "
         "on raise it. Biases and normalization parameters are not included."
     ),
-    needs=SWEEP,
     default=True,
-    requires=(measured_weights,),
 )
 def scaled_trace(workspace: Workspace) -> Measured:
     """κ_τ of each layer and their sum."""
@@ -48,15 +62,11 @@ def _rows(workspace: Workspace) -> tuple[RowEstimator, dict[str, Factors]]:
     return rows, {layer: {name: norms[name]} for layer, name in weights.items()}
 
 
-@measure(
+@trace_measure(
     name="scaled.trace_max",
     summary="Squared weight norm times Hessian trace, in the layer where it is largest",
     formula=r"\max_l \|w_l\|^2 \operatorname{Tr} \nabla^2_{w_l} L",
-    paper=PAPER,
-    invariant={"layer_rescale", "unit_permute", "batch_split"},
     misleads="Like scaled.trace; the widest layer tends to decide.",
-    needs=SWEEP,
-    requires=(measured_weights,),
 )
 def scaled_trace_max(workspace: Workspace) -> Measured:
     """The maximum over layers of scaled.trace."""
@@ -64,19 +74,14 @@ def scaled_trace_max(workspace: Workspace) -> Measured:
     return Measured(largest_layer(workspace, "scaled.trace_max", layers, rows.for_more_of_a_part))
 
 
-@measure(
+@eigenvalue_measure(
     name="scaled.lambda_max",
     summary="Squared weight norm times largest Hessian eigenvalue of each layer's weights (κ^l)",
     formula=r"\sum_l \|w_l\|^2\, \lambda_{\max}\bigl(\nabla^2_{w_l} L\bigr)",
-    paper=PAPER,
-    invariant={"layer_rescale", "unit_permute", "batch_split"},
     misleads=(
         "Neuron-wise rescaling changes it; one direction per layer. Biases and normalization "
         "parameters are not included."
     ),
-    needs=PRODUCTS,
-    found_by="products",
-    requires=(measured_weights, room_for_weights),
 )
 def scaled_lambda_max(workspace: Workspace) -> Measured:
     """κ^l of each layer and their sum; the layers share their passes over the data."""
@@ -98,18 +103,13 @@ def scaled_lambda_max(workspace: Workspace) -> Measured:
     return Measured(whole, layers)
 
 
-@measure(
+@eigenvalue_measure(
     name="scaled.lambda_max_max",
     summary=(
         "Squared weight norm times largest Hessian eigenvalue, in the layer where it is largest"
     ),
     formula=r"\max_l \|w_l\|^2\, \lambda_{\max}\bigl(\nabla^2_{w_l} L\bigr)",
-    paper=PAPER,
-    invariant={"layer_rescale", "unit_permute", "batch_split"},
     misleads="Like scaled.lambda_max; one direction of one layer decides.",
-    needs=PRODUCTS,
-    found_by="products",
-    requires=(measured_weights, room_for_weights),
 )
 def scaled_lambda_max_max(workspace: Workspace) -> Measured:
     """The maximum over layers of scaled.lambda_max."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from ...engine.data_pass import Needs
 from ...engine.estimate import Estimate
@@ -38,46 +39,46 @@ def _output_by_output(workspace: Workspace) -> Cost:
     return Cost(forwards=1, backwards=workspace.plan.num_outputs)
 
 
-@measure(
+jacobian_measure = functools.partial(
+    measure,
+    paper=MANIPULATED,
+    invariant=OF_OUTPUTS,
+    direction=None,
+    cost=JACOBIAN_COST,
+    further_cost=_output_by_output,
+)
+
+
+@jacobian_measure(
     name="sensitivity.jacobian",
     summary="Root mean square over samples of the norm of the input–output Jacobian",
     formula=(r"\sqrt{\operatorname{mean}_n \Bigl\| \frac{\partial z_n}{\partial x_n} \Bigr\|_F^2}"),
-    paper=MANIPULATED,
-    invariant=OF_OUTPUTS,
     misleads=(
         "It scales with the outputs: multiplying all logits by 2 doubles it without changing a "
         "decision. It depends on how the inputs are normalized; compare only networks that see the "
         "same inputs."
     ),
-    direction=None,
     requires=(check_input,),
-    cost=JACOBIAN_COST,
-    further_cost=_output_by_output,
 )
 def jacobian(workspace: Workspace) -> Measured:
     """The norm of the Jacobian with respect to all inputs."""
     return Measured(_root(workspace, "sensitivity.jacobian", input_jacobian(workspace), ALL, 1.0))
 
 
-@measure(
+@jacobian_measure(
     name="sensitivity.jacobian_outside",
     summary="The Jacobian norm outside a region of the images, rescaled to the region's size",
     formula=(
         r"\sqrt{\frac{hw}{HW - hw} \operatorname{mean}_n "
         r"\Bigl\| \frac{\partial z_n}{\partial x_n^{\mathrm{outside}}} \Bigr\|_F^2}"
     ),
-    paper=MANIPULATED,
-    invariant=OF_OUTPUTS,
     misleads=(
         "It assumes that sensitivity is spread evenly over the rest of the image; borders and "
         "empty background make it smaller than the same area elsewhere. It scales with the "
         "outputs, like sensitivity.jacobian."
     ),
-    direction=None,
     requires=(check_input, check_region),
     options=(REGION,),
-    cost=JACOBIAN_COST,
-    further_cost=_output_by_output,
 )
 def jacobian_outside(workspace: Workspace) -> Measured:
     """From the same passes as sensitivity.jacobian."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ...engine.refine import MeanOfDraws, missed, refine
 from ...engine.weight_space.perturbed import WeightNoise
 from ...engine.weight_space.probes import PILOT
@@ -80,7 +82,16 @@ SIZE_OF_BIASES = (
 )
 
 
-@measure(
+noise_measure = functools.partial(measure, found_by="draws", cost=NOISE_COST, further_cost=_drawing)
+group_measure = functools.partial(
+    measure, found_by="search", cost=GROUP_COST, further_cost=_climbing_groups
+)
+climb_measure = functools.partial(
+    measure, found_by="search", cost=CLIMB_COST, further_cost=_climbing, in_audit=True
+)
+
+
+@climb_measure(
     name="sharpness.worst",
     summary="Largest rise of the loss within a ball of radius rho around the weights (SAM)",
     formula=r"\max_{\|\varepsilon\|_2 \le \rho} L(\theta + \varepsilon) - L(\theta)",
@@ -91,18 +102,14 @@ SIZE_OF_BIASES = (
         "networks or training runs. Away from a minimum it is mostly ρ times the gradient's norm."
     ),
     options=(RHO, STEPS, RESTARTS),
-    found_by="search",
-    cost=CLIMB_COST,
-    further_cost=_climbing,
     counterpart="sharpness.adaptive",
-    in_audit=True,
 )
 def worst(workspace: Workspace) -> Measured:
     """By climbs along the gradient and from random starts."""
     return _at_worst(workspace, "sharpness.worst", radius=workspace.options.rho, relative=False)
 
 
-@measure(
+@climb_measure(
     name="sharpness.adaptive",
     summary="Largest rise of the loss in a ball measured in units of each weight's size (ASAM)",
     formula=r"\max_{\|\varepsilon / |\theta|\|_2 \le \rho} L(\theta + \varepsilon) - L(\theta)",
@@ -114,10 +121,6 @@ def worst(workspace: Workspace) -> Measured:
         "(Andriushchenko et al. 2023)."
     ),
     options=(ADAPTIVE_RHO, STEPS, RESTARTS),
-    found_by="search",
-    cost=CLIMB_COST,
-    further_cost=_climbing,
-    in_audit=True,
 )
 def adaptive(workspace: Workspace) -> Measured:
     """As sharpness.worst in coordinates ε/|θ|, which rescaling leaves alone."""
@@ -126,7 +129,7 @@ def adaptive(workspace: Workspace) -> Measured:
     )
 
 
-@measure(
+@group_measure(
     name="sharpness.m_worst",
     summary="Worst case over groups of m samples, each with its own perturbation, on average",
     formula=(
@@ -137,9 +140,6 @@ def adaptive(workspace: Workspace) -> Measured:
     invariant={"unit_permute", "logit_shift"},
     misleads=f"Like sharpness.worst. {ORDER} It grows as m falls: compare at equal m only.",
     options=(RHO, GROUP, STEPS),
-    found_by="search",
-    cost=GROUP_COST,
-    further_cost=_climbing_groups,
     counterpart="sharpness.adaptive_m_worst",
 )
 def m_worst(workspace: Workspace) -> Measured:
@@ -147,7 +147,7 @@ def m_worst(workspace: Workspace) -> Measured:
     return _by_group(workspace, "sharpness.m_worst", radius=workspace.options.rho, relative=False)
 
 
-@measure(
+@group_measure(
     name="sharpness.adaptive_m_worst",
     summary="Worst case over groups of m samples in units of each weight's size, on average",
     formula=(
@@ -158,9 +158,6 @@ def m_worst(workspace: Workspace) -> Measured:
     invariant=OF_WEIGHTS - {"batch_split"},
     misleads=f"Like sharpness.adaptive. {ORDER} It grows as m falls: compare at equal m only.",
     options=(ADAPTIVE_RHO, GROUP, STEPS),
-    found_by="search",
-    cost=GROUP_COST,
-    further_cost=_climbing_groups,
 )
 def adaptive_m_worst(workspace: Workspace) -> Measured:
     """One climb per group, in coordinates ε/|θ|."""
@@ -168,7 +165,7 @@ def adaptive_m_worst(workspace: Workspace) -> Measured:
     return _by_group(workspace, "sharpness.adaptive_m_worst", radius=radius, relative=True)
 
 
-@measure(
+@noise_measure(
     name="sharpness.average",
     summary="Mean rise of the loss under Gaussian noise of size sigma on every weight",
     formula=(r"\mathbb{E}_{\varepsilon \sim N(0, \sigma^2 I)} L(\theta + \varepsilon) - L(\theta)"),
@@ -180,9 +177,6 @@ def adaptive_m_worst(workspace: Workspace) -> Measured:
         "below a thousandth of the loss loses digits."
     ),
     options=(SIGMA,),
-    found_by="draws",
-    cost=NOISE_COST,
-    further_cost=_drawing,
     counterpart="sharpness.adaptive_average",
 )
 def average(workspace: Workspace) -> Measured:
@@ -192,7 +186,7 @@ def average(workspace: Workspace) -> Measured:
     )
 
 
-@measure(
+@noise_measure(
     name="sharpness.adaptive_average",
     summary="Mean rise of the loss under Gaussian noise in proportion to each weight's size",
     formula=(
@@ -206,9 +200,6 @@ def average(workspace: Workspace) -> Measured:
         "decision."
     ),
     options=(ADAPTIVE_SIGMA,),
-    found_by="draws",
-    cost=NOISE_COST,
-    further_cost=_drawing,
 )
 def adaptive_average(workspace: Workspace) -> Measured:
     """As sharpness.average, with noise σ|θ|."""
