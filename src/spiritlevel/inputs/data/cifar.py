@@ -96,7 +96,11 @@ def read_cifar(
         at = where(place, file)
         read = _from_records if is_binary else _from_pickle
         images, classes = read(content, at=at, kind=kind, labels=labels, rows=rows)
-        _check_labels(classes, at=at, classes=kind.classes[labels])
+        if (highest := int(classes.max())) >= (count := kind.classes[labels]):
+            raise SpiritlevelError(
+                f"The labels in {at} must be 0 to {count - 1}. Got {highest}. The file is damaged "
+                "or of another data set: check which it is, or fetch it again."
+            )
         pixels.append(images)
         targets.append(classes)
     images = torch.cat(pixels).view(-1, 3, 32, 32)
@@ -166,10 +170,11 @@ def _from_pickle(
         parts = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in unpickled.items()}
     array, targets = parts.get("data"), parts.get(kind.keys[labels])
     if not isinstance(array, PickledArray) or not isinstance(targets, list):
+        there = ", ".join(f"{k!r} ({type(v).__name__})" for k, v in parts.items())
         raise SpiritlevelError(
             f"The data file {at} must be a dict with the array 'data' and the list "
             f"{kind.keys[labels]!r}. Got "
-            f"{_describe(parts) if parts else type(unpickled).__name__}. "
+            f"{f'one with {there}' if parts else type(unpickled).__name__}. "
             f"Check that it belongs to {kind.name}."
         )
     count = len(targets)
@@ -192,18 +197,6 @@ def _from_pickle(
     flat = torch.frombuffer(bytearray(array.data), dtype=torch.uint8)
     table = flat.view(PIXELS, count).t() if array.is_fortran else flat.view(count, PIXELS)
     return table.contiguous(), torch.tensor(targets, dtype=torch.uint8)
-
-
-def _describe(parts: Mapping[object, object]) -> str:
-    return "one with " + ", ".join(f"{k!r} ({type(v).__name__})" for k, v in parts.items())
-
-
-def _check_labels(found: Tensor, *, at: str, classes: int) -> None:
-    if (highest := int(found.max())) >= classes:
-        raise SpiritlevelError(
-            f"The labels in {at} must be 0 to {classes - 1}. Got {highest}. "
-            "The file is damaged or of another data set: check which it is, or fetch it again."
-        )
 
 
 def read_members(place: pathlib.Path, names: Collection[str]) -> dict[str, bytes]:
