@@ -23,16 +23,12 @@ COST = (
 )
 
 
-def _output_by_output(workspace: Workspace) -> Cost:
-    return Cost(forwards=1, backwards=workspace.plan.num_outputs)
-
-
 path_measure = functools.partial(
     measure,
     invariant={"unit_permute", "batch_split"},
     requires=(softmax, layer_weights, check_paths),
     cost=COST,
-    further_cost=_output_by_output,
+    further_cost=lambda workspace: Cost(forwards=1, backwards=workspace.plan.num_outputs),
     shared_work="gradients along the paths",  # taken once for all of them
 )
 

@@ -136,10 +136,11 @@ class Seen:
         self.positions: Positions = loss.positions(outputs, targets)
         self.curvature: OutputCurvature = loss.curvature(outputs.detach().double(), targets)
         self.weights = loss.weights(outputs.detach(), targets).double()
-        self.live = {layer: [u for u in uses if self._owns(layer, u)] for layer in paths.layers}
-
-    def _owns(self, layer: str, use: LayerUse) -> bool:
-        return use.edge is not None and self.paths.owner[use.layer] == layer
+        seen = [use for use in uses if use.edge is not None]
+        self.live = {
+            layer: [use for use in seen if paths.owner[use.layer] == layer]
+            for layer in paths.layers
+        }
 
     @property
     def used(self) -> list[LayerUse]:

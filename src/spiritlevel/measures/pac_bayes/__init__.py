@@ -162,7 +162,11 @@ def _searched(
     asked, found = workspace.precision, of(crossing.flatness)
     margin = found.half_width(asked.confidence)
     is_located = crossing.reached and math.isfinite(margin)
-    status, text = Status.OK, _how(workspace, crossing)
+    status = Status.OK
+    text = (
+        f"σ = {crossing.sigma:.3g} for the {crossing.target}, from {workspace.options.draws} draws "
+        f"and their mirror images, at {crossing.levels} noise levels"
+    )
     if not is_located or not found.within(asked.rtol, asked.confidence):
         status = Status.NOT_CONVERGED
         text = f"{text}; {_missed(workspace, crossing, found)}"
@@ -179,13 +183,6 @@ def _searched(
             text=text,
             cost=cost,
         )
-    )
-
-
-def _how(workspace: Workspace, crossing: NoiseLimit) -> str:
-    return (
-        f"σ = {crossing.sigma:.3g} for the {crossing.target}, from {workspace.options.draws} draws "
-        f"and their mirror images, at {crossing.levels} noise levels"
     )
 
 

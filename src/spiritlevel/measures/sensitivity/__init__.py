@@ -35,17 +35,13 @@ KERNEL = word_or_length(
 )
 
 
-def _output_by_output(workspace: Workspace) -> Cost:
-    return Cost(forwards=1, backwards=workspace.plan.num_outputs)
-
-
 jacobian_measure = functools.partial(
     measure,
     paper=MANIPULATED,
     invariant=OF_OUTPUTS,
     direction=None,
     cost=JACOBIAN_COST,
-    further_cost=_output_by_output,
+    further_cost=lambda workspace: Cost(forwards=1, backwards=workspace.plan.num_outputs),
 )
 
 

@@ -47,16 +47,6 @@ ADAPTIVE_SIGMA = length(
 )
 
 
-def average_rise(workspace: Workspace, *, sigma: float, relative: bool) -> MeanOfDraws:
-    """Draw until the mean rise is as precise as asked."""
-    noise = WeightNoise(workspace.perturbed, workspace.draws, relative=relative)
-    draws = MeanOfDraws(
-        lambda numbers: noise.rises(sigma, numbers), pilot=PILOT, passes_a_draw=PASSES_A_DRAW
-    )
-    refine(draws, workspace.precision)
-    return draws
-
-
 def _climbing(workspace: Workspace) -> Cost:
     steps = 1 + workspace.options.ascent_steps * (1 + workspace.options.restarts)
     return Cost(forwards=steps, backwards=steps)
@@ -106,7 +96,7 @@ climb_measure = functools.partial(
 )
 def worst(workspace: Workspace) -> Measured:
     """By climbs along the gradient and from random starts."""
-    return _at_worst(workspace, "sharpness.worst", radius=workspace.options.rho, relative=False)
+    return _at_worst(workspace, "sharpness.worst", relative=False)
 
 
 @climb_measure(
@@ -124,9 +114,7 @@ def worst(workspace: Workspace) -> Measured:
 )
 def adaptive(workspace: Workspace) -> Measured:
     """As sharpness.worst in coordinates ε/|θ|, which rescaling leaves alone."""
-    return _at_worst(
-        workspace, "sharpness.adaptive", radius=workspace.options.adaptive_rho, relative=True
-    )
+    return _at_worst(workspace, "sharpness.adaptive", relative=True)
 
 
 @group_measure(
@@ -144,7 +132,7 @@ def adaptive(workspace: Workspace) -> Measured:
 )
 def m_worst(workspace: Workspace) -> Measured:
     """One climb per group."""
-    return _by_group(workspace, "sharpness.m_worst", radius=workspace.options.rho, relative=False)
+    return _by_group(workspace, "sharpness.m_worst", relative=False)
 
 
 @group_measure(
@@ -161,8 +149,7 @@ def m_worst(workspace: Workspace) -> Measured:
 )
 def adaptive_m_worst(workspace: Workspace) -> Measured:
     """One climb per group, in coordinates ε/|θ|."""
-    radius = workspace.options.adaptive_rho
-    return _by_group(workspace, "sharpness.adaptive_m_worst", radius=radius, relative=True)
+    return _by_group(workspace, "sharpness.adaptive_m_worst", relative=True)
 
 
 @noise_measure(
@@ -181,9 +168,7 @@ def adaptive_m_worst(workspace: Workspace) -> Measured:
 )
 def average(workspace: Workspace) -> Measured:
     """Over pairs of noise and its mirror image."""
-    return _on_average(
-        workspace, "sharpness.average", sigma=workspace.options.sigma, relative=False
-    )
+    return _on_average(workspace, "sharpness.average", relative=False)
 
 
 @noise_measure(
@@ -203,24 +188,26 @@ def average(workspace: Workspace) -> Measured:
 )
 def adaptive_average(workspace: Workspace) -> Measured:
     """As sharpness.average, with noise σ|θ|."""
-    sigma = workspace.options.adaptive_sigma
-    return _on_average(workspace, "sharpness.adaptive_average", sigma=sigma, relative=True)
+    return _on_average(workspace, "sharpness.adaptive_average", relative=True)
 
 
-def _at_worst(workspace: Workspace, name: str, *, radius: float, relative: bool) -> Measured:
+def _ball(workspace: Workspace, *, relative: bool) -> Ball:
+    radius = workspace.options.adaptive_rho if relative else workspace.options.rho
+    return Ball(workspace, radius=radius, relative=relative)
+
+
+def _at_worst(workspace: Workspace, name: str, *, relative: bool) -> Measured:
     before = workspace.cost
-    worst = Ball(workspace, radius=radius, relative=relative).over_all_data()
+    worst = _ball(workspace, relative=relative).over_all_data()
     text = f"the highest of {_many(worst.climbs, 'climb')}, {worst.steps} steps in all"
     if worst.apart > STILL_CLIMBING * worst.rise:
         text += f"; they ended up to {worst.apart:.2g} apart, so raise restarts for more of them"
     return _search_measurement(workspace, name, worst, text, workspace.cost - before)
 
 
-def _by_group(workspace: Workspace, name: str, *, radius: float, relative: bool) -> Measured:
+def _by_group(workspace: Workspace, name: str, *, relative: bool) -> Measured:
     before = workspace.cost
-    worst, groups = Ball(workspace, radius=radius, relative=relative).over_groups(
-        workspace.options.m
-    )
+    worst, groups = _ball(workspace, relative=relative).over_groups(workspace.options.m)
     text = f"a climb in each of {_many(groups, 'group')}, {worst.steps} steps in all"
     return _search_measurement(workspace, name, worst, text, workspace.cost - before)
 
@@ -252,9 +239,14 @@ def _search_measurement(
     )
 
 
-def _on_average(workspace: Workspace, name: str, *, sigma: float, relative: bool) -> Measured:
-    before, asked = workspace.cost, workspace.precision
-    draws = average_rise(workspace, sigma=sigma, relative=relative)
+def _on_average(workspace: Workspace, name: str, *, relative: bool) -> Measured:
+    before, asked, options = workspace.cost, workspace.precision, workspace.options
+    sigma = options.adaptive_sigma if relative else options.sigma
+    noise = WeightNoise(workspace.perturbed, workspace.draws, relative=relative)
+    draws = MeanOfDraws(
+        lambda numbers: noise.rises(sigma, numbers), pilot=PILOT, passes_a_draw=PASSES_A_DRAW
+    )
+    refine(draws, asked)
     estimate = draws.estimate()
     text = f"{draws.count} draws, each with its mirror image"
     cost = workspace.cost - before
