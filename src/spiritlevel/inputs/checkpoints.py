@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ground.errors import SpiritlevelError, require
-from ..ground.files import write_atomically
-from ..ground.files.names import as_path
+from ..ground.files import as_path, write_atomically
 from ..ground.files.reading import load_torch_file
 from ..model.arguments import check_network
 from ..records.reading import Misread, parse_json

@@ -9,14 +9,11 @@ import contextlib
 import glob
 import os
 import pathlib
+import re
 import stat
 import tempfile
-from ..errors import SpiritlevelError
-import os
-import pathlib
-import re
-from ..errors import SpiritlevelError, brief
 
+from ..errors import SpiritlevelError, brief
 
 RANDOM = "[a-z0-9_]" * 8  # what `tempfile` puts behind the beginning of a name
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief, require
-from ...ground.files.names import as_path
+from ...ground.files import as_path
 from ...ground.files.reading import check_unpacked
 
 _KINDS = {

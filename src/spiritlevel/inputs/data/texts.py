@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief
-from ...ground.files.names import as_path
+from ...ground.files import as_path
 from ...ground.need import need, or_none, whole
 
 BLOCK = 256  # tokens of a sample, where the model takes as many

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
-from spiritlevel.ground.files.names import natural
+from spiritlevel.ground.files import natural
 from spiritlevel.inputs.checkpoints import INDEXES, WHOLE
 from spiritlevel.records.reading import Misread, parse_json
 
