@@ -105,7 +105,6 @@ def _arrays(numpy: Any, archive: zipfile.ZipFile, name: str, split: str) -> list
 
 
 def _keys(there: list[str], name: str, split: str) -> list[tuple[str, str]]:
-    """Which pairs of arrays make up the split."""
     has_splits = any(key in there for key in ("x_train", "x_test")) and "x" not in there
     if not has_splits and split not in ("train", "all"):
         raise SpiritlevelError(

@@ -38,8 +38,6 @@ MAX_BYTES = 2**29  # of one file: far above any of the catalogue, far below a fu
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """What differs between CIFAR-10 and CIFAR-100."""
-
     name: str
     splits: Mapping[str, tuple[str, ...]]  # file names, without the ending of the binary version
     rows: Mapping[str, int]  # in each of those files, as published

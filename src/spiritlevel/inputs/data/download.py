@@ -120,7 +120,6 @@ def _get_right(
 def _complete(
     file: IO[bytes], part: pathlib.Path, url: str, *, size: int, report: Callable[[int], None]
 ) -> None:
-    """Send requests until the part file has `size` bytes."""
     failures, best = 0, _length(file)
     while _length(file) != size:
         try:
@@ -150,7 +149,6 @@ def _complete(
 def _continue(
     file: IO[bytes], part: pathlib.Path, url: str, *, size: int, report: Callable[[int], None]
 ) -> None:
-    """Request the missing bytes once."""
     if (done := _length(file)) > size:
         done = _empty(file)
     if (free := shutil.disk_usage(part.parent).free) < size - done:

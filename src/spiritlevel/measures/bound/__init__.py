@@ -199,7 +199,6 @@ def bound_generalization(workspace: Workspace) -> Measured:
 
 
 def _bias_factor(rows: HeadFeatures) -> float:
-    """The factor η L of C1."""
     return rows.largest_loss / (2 * rows.features.shape[1])
 
 
@@ -225,7 +224,6 @@ def _variance_term(rows: HeadFeatures) -> tuple[float, str]:
 
 
 def _verdict(terms: dict[str, float], largest: float) -> str:
-    """Whether the bound is vacuous, and which term is responsible."""
     total = sum(terms.values())
     top = max(terms, key=lambda name: terms[name])
     shares = ", ".join(f"{name} {value:.3g}" for name, value in terms.items())

@@ -124,7 +124,6 @@ def log_volume(features: Tensor) -> float:
 def _repeated(
     draw: Callable[[], float], workspace: Workspace, *, pilot: int, at_least: int = 0
 ) -> MeanOfDraws:
-    """The mean of independent draws, as many as the precision asks for."""
     draws = MeanOfDraws(lambda numbers: [draw() for _ in numbers], pilot=pilot)
     if at_least:
         draws.draw(at_least)

@@ -274,7 +274,6 @@ def margin_mean(workspace: Workspace) -> Measured:
 
 
 def _euclidean(workspace: Workspace, name: str, values: Mapping[str, Tensor]) -> Measured:
-    """The norm of each layer's parameters and of all."""
     squares = {key: float(value.double().square().sum()) for key, value in values.items()}
     cost = workspace.run(NOTHING).cost
 
@@ -311,7 +310,7 @@ def _method_text(method: str, *, precise: bool) -> str:
 
 
 def _quantile(values: Tensor, share: float) -> float:
-    """As numpy's linear one.
+    """The quantile with linear interpolation, as numpy has it.
 
     >>> _quantile(torch.tensor([3.0, 1.0, 2.0]), 0.25)
     1.5

@@ -118,7 +118,6 @@ def _over_weight(slopes: Tensor, weights: Tensor) -> Tensor:
 
 
 def _curved(loss: Loss, outputs: Tensor, targets: Tensor, along: Tensor) -> Tensor:
-    """vᵀ A v of each sample, shape (N,)."""
     v = _centred(loss, outputs, targets, along)
     curvature = loss.curvature(outputs.detach().double(), targets)
     return (v * curvature.apply(v)).sum(dim=1)
@@ -271,7 +270,6 @@ def homogeneous(workspace: Workspace, name: str) -> Homogeneous:
 
 
 def _doubled(surface: Surface, batch: Any) -> Tensor:
-    """The outputs at twice the weights."""
     twice = {name: 2 * p.detach() for name, p in surface.parameters.items()}
     outputs = surface.function(batch)(twice)
     surface.cost += Cost(forwards=len(outputs))

@@ -187,7 +187,6 @@ def _searched(
 
 
 def _missed(workspace: Workspace, crossing: NoiseLimit, found: Estimate) -> str:
-    """Why the noise level is not as precise as asked, and what to do about it."""
     options, asked = workspace.options, workspace.precision
     margin = found.half_width(asked.confidence)
     if not crossing.reached:

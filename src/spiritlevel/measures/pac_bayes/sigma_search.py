@@ -43,8 +43,6 @@ class NoiseLimit:
 
 @dataclasses.dataclass(frozen=True)
 class _Level:
-    """The rise at one noise level."""
-
     log_sigma: float
     rise: Estimate
 

@@ -164,7 +164,7 @@ class Robustness(AbstractDraws):
         features: Tensor,
         W: Tensor,
     ) -> Tensor | None:
-        """Its mean, Σ over the rows of δ² E[ρ²]/(2m) ‖φ‖² Tr(Wᵀ ∇²ℓ W); None if not known."""
+        """Mean second order, Σ over rows of δ² E[ρ²]/(2m) ‖φ‖² Tr(Wᵀ ∇²ℓ W); None if not known."""
         rows: OutputCurvature | None = curvature
         if head.by_position:
             rows = row_curvature(curvature, head.positions(outputs))
@@ -175,7 +175,6 @@ class Robustness(AbstractDraws):
         return factor * (squares * rows.quadratic(W)).sum()
 
     def _by_weights(self, steps: list[Tensor]) -> list[float]:
-        """The loss at other weights, two passes a draw."""
         surface, rule = self.workspace.surface, _rule(self.workspace, self.layer)
         module = surface.layers.module(self.layer)
         weight = cast(Tensor, module.weight)

@@ -180,12 +180,10 @@ class _Basis:
         return torch.stack([torch.stack(column) for column in columns], dim=1).cpu()
 
     def _of(self, vector: Tensor) -> Tensor:
-        """Components of a vector in the directions of the points."""
         components = [(p.place - self.best.place) @ vector for p in self.others]
         return self.mix.T @ torch.stack(components).cpu()
 
     def _combined(self, factors: Tensor) -> Tensor:
-        """The sum of the steps to the remembered points, each times its factor."""
         total = torch.zeros_like(self.best.place)
         for factor, point in zip(factors.tolist(), self.others, strict=True):
             total.add_(point.place - self.best.place, alpha=factor)

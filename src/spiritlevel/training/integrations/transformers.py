@@ -299,7 +299,6 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """The value that `_encoded` turned into text."""
     if not isinstance(value, Mapping) or TENSOR not in value:
         return value
     data = base64.b64decode(value[TENSOR])

@@ -237,7 +237,6 @@ class RateWatch:
         return row if found.outcome == "found" else row | {f"{CRITICAL}.status": found.outcome}
 
     def _parameters(self) -> dict[str, nn.Parameter]:
-        """The model's parameters that the optimizer trains."""
         trained = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         named = self._model.named_parameters()
         return {name: p for name, p in named if id(p) in trained and p.requires_grad}

@@ -122,7 +122,6 @@ def _row_dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _squares(features: Tensor, mass: Tensor | None) -> Tensor:
-    """The column mass · ‖φ‖², shape (N, 1)."""
     lengths = torch.linalg.vector_norm(features, dim=1, keepdim=True)
     return _counted(lengths * lengths, mass)
 
@@ -231,8 +230,6 @@ def _without_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
 
 
 class _SoftmaxHead(torch.autograd.Function):
-    """The measure, with its gradients written out."""
-
     @staticmethod
     def forward(
         ctx: Any,

@@ -120,7 +120,6 @@ def _imported(name: str) -> PenaltyFactory:
 
 
 def _check_arguments(name: str, factory: PenaltyFactory, arguments: dict[str, Any]) -> None:
-    """Refuse arguments that the factory does not take, and missing ones."""
     parameters = list(inspect.signature(factory).parameters.values())[1:]  # without the model
     fixed = factory.keywords if isinstance(factory, functools.partial) else {}
     named = [p for p in parameters if p.kind in _NAMED and p.name not in fixed]

@@ -231,8 +231,6 @@ _SUBSTITUTES: dict[Any, Any] = {
 
 
 class _Substitutes(TorchFunctionMode):
-    """While entered, some functions of torch are replaced by equal ones."""
-
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
