@@ -36,7 +36,7 @@ class Families:
 
     cells: Cells
     vectors: Tensor  # logarithms of factors; outputs stay as they are
-    growing: Tensor | None  # the same, for outputs that are multiplied by the factor
+    growing: Group | None  # what multiplies the outputs by the factor
     shifts: Shifts  # what can be added to parameters
 
 
@@ -78,9 +78,8 @@ def find_families(model: nn.Module, run: Run, generator: torch.Generator) -> Fam
     growing = sparser(torch.cat([vectors[grows], alone]), cells)[: int(grows.sum())]
     idle = is_idle(sizes)
     alone, growing = (cells.completed(whole(each), idle) for each in (alone, growing))
-    return Families(
-        cells, alone, growing[0] if len(growing) else None, shifting.solved().in_simple_numbers()
-    )
+    grown = _group(growing[:1], cells) if len(growing) else None
+    return Families(cells, alone, grown, shifting.solved().in_simple_numbers())
 
 
 def sparser(vectors: Tensor, cells: Cells) -> Tensor:
@@ -151,13 +150,6 @@ def groups_of(families: Families) -> list[Group]:
         else:
             groups.append(_group(chosen, families.cells))
     return groups
-
-
-def growing_group(families: Families) -> Group | None:
-    """What multiplies the outputs by the factor; None if there is no such thing."""
-    if families.growing is None:
-        return None
-    return _group(families.growing[None], families.cells)
 
 
 def _group(vectors: Tensor, cells: Cells) -> Group:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from .adding import Keeps, Sorted, Vary, changing, find_shifts
 from .bundles import even
 from .completeness import MOST_PARAMETERS, FoundGroups, unexplained
-from .families import find_families, groups_of, growing_group
+from .families import find_families, groups_of
 from .jiggling import Jiggler
 from .moves import BOTH, DOWN, NOBODY, UP, Group, Move, Role, Site, table_of
 from .names import SHIFTS
@@ -81,8 +81,9 @@ def find_numeric_moves(
     groups = [group for group in groups if copies.keep(_rescaling(group))]
     mixed = [each for each in (mixable(group, copies.keep) for group in groups) if each]
     mixed = [group for group in mixed if copies.keep(changing("unit_mix", group))]
-    turned = [group for group in groups if turnable(group) and copies.keep(_turning(group))]
-    numeric = NumericMoves(growing=growing_group(families))
+    pairs = [g for g in groups if _linear(g) and all(n % 2 == 0 for n in _entries(g))]
+    turned = [group for group in pairs if copies.keep(_turning(group))]
+    numeric = NumericMoves(growing=families.growing)
     exact, _ = reference.holding("free_rescale", groups, shared=True)
     _add(numeric, "free_rescale", exact, _NOTHING)
     _add_inexact(numeric, reference, [group for group in groups if group not in exact])
@@ -222,11 +223,6 @@ def mixable(group: Group, keeps: Keeps) -> Group | None:
             return None
         blocks = [unit % stride for unit in range(group.width)]
     return dataclasses.replace(group, blocks=tuple(blocks))
-
-
-def turnable(group: Group) -> Group | None:
-    """The group if all of its units are pairs of entries; whether they turn is to be verified."""
-    return group if _linear(group) and all(n % 2 == 0 for n in _entries(group)) else None
 
 
 def refined(group: Group) -> list[Group]:

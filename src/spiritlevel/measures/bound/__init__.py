@@ -34,7 +34,6 @@ from .feature_density import (
     curvature_integral,
     head_density,
     log_inverse_norms,
-    log_volume,
     representativeness,
 )
 
@@ -206,7 +205,9 @@ def _variance_term(rows: HeadFeatures) -> tuple[float, str]:
     """C2, and a note on how it was computed."""
     m = rows.features.shape[1]
     log_alpha = m / 2 * math.log(m / (4 * math.pi))
-    (log_beta, num_zero), log_vol = log_inverse_norms(rows.features), log_volume(rows.features)
+    log_beta, num_zero = log_inverse_norms(rows.features)
+    sides = rows.features.amax(dim=0) - rows.features.amin(dim=0)  # of the smallest box
+    log_vol = float(sides.log().sum())
     text = f"in {m} features, {rows.num_constant} constant ones left out"
     if num_zero:
         text += (

@@ -116,11 +116,6 @@ def log_inverse_norms(features: Tensor) -> tuple[float, int]:
     return float(logs.logsumexp(dim=0)) - math.log(len(squares)), len(features) - len(squares)
 
 
-def log_volume(features: Tensor) -> float:
-    """Logarithm of the volume of the smallest box along the axes around the features."""
-    return float((features.amax(dim=0) - features.amin(dim=0)).log().sum())
-
-
 def _repeated(
     draw: Callable[[], float], workspace: Workspace, *, pilot: int, at_least: int = 0
 ) -> MeanOfDraws:

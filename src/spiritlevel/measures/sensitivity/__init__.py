@@ -18,7 +18,7 @@ from ..options import length, word_or_length
 from ..registry import EVERY, OF_OUTPUTS, Measured, measure
 from ..requirements import layer_weights
 from .input_derivative import ALL, OUTSIDE, REGION, check_input, check_region, input_jacobian
-from .turned_features import feature_layer, robustness, turned_layer
+from .turned_features import feature_layer, prediction_factor, robustness
 
 MANIPULATED = "Sharpness can be manipulated and misleading for generalization, Table 3"
 RELATIVE = "Petzka et al. 2021, Relative Flatness and Generalization, "
@@ -161,12 +161,12 @@ def feature_robustness(workspace: Workspace) -> Measured:
 def robustness_prediction(workspace: Workspace) -> Measured:
     """κ of the same layer, with its error."""
     name = "sensitivity.robustness_prediction"
-    turned, weights = turned_layer(workspace, name), layer_weights(workspace, name)
-    kappa = estimate_rows(workspace, "kappa", weights, {turned.layer: 1.0}).result()
-    text = f"layer {turned.layer!r}" + (f"; κ: {kappa.text}" if kappa.text else "")
-    scaled = kappa.estimate.scaled(turned.factor)
+    layer, weights = feature_layer(workspace, name), layer_weights(workspace, name)
+    kappa = estimate_rows(workspace, "kappa", weights, {layer: 1.0}).result()
+    text = f"layer {layer!r}" + (f"; κ: {kappa.text}" if kappa.text else "")
+    scaled = kappa.estimate.scaled(prediction_factor(workspace, layer))
     m = hessian_measurement(workspace, name, dataclasses.replace(kappa, estimate=scaled, text=text))
-    return Measured(m, {turned.layer: m})
+    return Measured(m, {layer: m})
 
 
 @measure(
@@ -189,11 +189,10 @@ def robustness_prediction(workspace: Workspace) -> Measured:
 def robustness_bound(workspace: Workspace) -> Measured:
     """κ^l = ‖W‖² λ_max of the same layer, as scaled.lambda_max has it."""
     name = "sensitivity.robustness_bound"
-    turned = turned_layer(workspace, name)
-    half = turned.delta**2 / 2
-    weight = layer_weights(workspace, name)[turned.layer]
+    layer, half = feature_layer(workspace, name), workspace.options.delta**2 / 2
+    weight = layer_weights(workspace, name)[layer]
     pairs, cost = of_weights(workspace, [weight])[weight]
     squares = float(workspace.surface.parameters[weight].detach().double().square().sum())
     m = eigenvalue_measurement(workspace, name, pairs, cost=cost, factor=half * squares)
-    m = dataclasses.replace(m, text="; ".join(t for t in (f"layer {turned.layer!r}", m.text) if t))
-    return Measured(m, {turned.layer: m})
+    m = dataclasses.replace(m, text="; ".join(t for t in (f"layer {layer!r}", m.text) if t))
+    return Measured(m, {layer: m})

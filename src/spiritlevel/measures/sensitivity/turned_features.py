@@ -49,11 +49,6 @@ def feature_layer(workspace: Workspace, measure: str) -> str:
     return (heads or called or fitting)[-1]
 
 
-def feature_dimension(workspace: Workspace, layer: str) -> int:
-    """m: columns of the layer's matrix, of one group where it has groups."""
-    return int(_matrix(workspace, layer).shape[-1])
-
-
 def _rule(workspace: Workspace, layer: str) -> PatchRule:
     return cast(PatchRule, workspace.surface.layers.matrix_rules[layer])
 
@@ -198,30 +193,15 @@ class Robustness(AbstractDraws):
         return f"{self.text()}; {missed(self, self.workspace.precision, self.estimate())}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Turned:
-    """The measured layer, its feature dimension, and the settings that go with it."""
-
-    layer: str
-    dimension: int
-    delta: float
-    kernel: str | float
-
-    @property
-    def factor(self) -> float:
-        """What κ is multiplied by to predict the rise of the loss."""
-        return second_order_factor(self.delta, Radius(self.kernel, self.dimension))
-
-
 def second_order_factor(delta: float, radius: Radius) -> float:
     """δ² E[ρ²]/(2m), the mean square of an entry of δρA, halved."""
     return delta**2 * radius.mean_square / (2 * radius.dimension)
 
 
-def turned_layer(workspace: Workspace, measure: str) -> Turned:
-    """Which layer the measures of robustness look at."""
-    layer, options = feature_layer(workspace, measure), workspace.options
-    return Turned(layer, feature_dimension(workspace, layer), options.delta, options.kernel)
+def prediction_factor(workspace: Workspace, layer: str) -> float:
+    """What κ of a layer is multiplied by to predict the rise of the loss."""
+    radius = Radius(workspace.options.kernel, int(_matrix(workspace, layer).shape[-1]))
+    return second_order_factor(workspace.options.delta, radius)
 
 
 def robustness(workspace: Workspace, measure: str) -> Robustness:

@@ -86,7 +86,11 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
             need(argument, count, whole(least=1), "a whole number ≥ 1", of=name)
         for group in optimizer.param_groups:
             check_radius(name, group.get(RADIUS, rho))
-            check_whole(name, group["params"])
+            if any(type(weight).__name__ == "DTensor" for weight in group["params"]):
+                raise SpiritlevelError(
+                    f"{name} needs whole weights in every process, and these are sharded (FSDP). "
+                    "Use DistributedDataParallel."
+                )
         for group in optimizer.param_groups:
             group.setdefault(RADIUS, rho)
             group.setdefault(_COUNT, 0)
@@ -132,7 +136,8 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
                 "plain optimizer."
             )
         else:
-            losses, before = [], leftover_gradients(self._weights())
+            losses, weights = [], self._weights()
+            before = {id(w): (w.grad, w.grad._version) for w in weights if w.grad is not None}
             phase.cleared = False
             with contextlib.closing(self.passes()) as passes, torch.enable_grad():
                 for _ in passes:
@@ -355,21 +360,7 @@ def check_radius(name: str, rho: Any) -> None:
     need("rho", rho, number(least=0), "a number ≥ 0", "Typical: 0.05 (SAM), 0.5 (ASAM).", of=of)
 
 
-def check_whole(name: str, weights: Iterable[Tensor]) -> None:
-    """Refuse weights of which this process holds a part only."""
-    if any(type(weight).__name__ == "DTensor" for weight in weights):
-        raise SpiritlevelError(
-            f"{name} needs whole weights in every process, and these are sharded (FSDP). Use "
-            "DistributedDataParallel."
-        )
-
-
 Leftovers = Mapping[int, tuple[Tensor, int]]  # by weight: its gradient, and how often it changed
-
-
-def leftover_gradients(weights: Iterable[Tensor]) -> Leftovers:
-    """The gradients there are before a closure runs."""
-    return {id(w): (w.grad, w.grad._version) for w in weights if w.grad is not None}
 
 
 def refuse_accumulated(name: str, weights: Iterable[Tensor], before: Leftovers) -> None:
