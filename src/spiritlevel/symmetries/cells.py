@@ -8,7 +8,7 @@ of them, so that the logarithms are known up to constants.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -110,24 +110,10 @@ class Cells:
             rows, columns = vectors[:, first[axis.name].place], vectors[:, axis.place]
             # either most columns stay, or most rows
             choices = [_usual(columns), -_usual(rows)]
-            filled = torch.stack(
-                [_filled(columns - each) + _filled(rows + each) for each in choices]
-            )
-            shift = torch.where((filled[0] <= filled[1])[:, None], choices[0], choices[1])
+            counts = torch.stack([filled(columns - each) + filled(rows + each) for each in choices])
+            shift = torch.where((counts[0] <= counts[1])[:, None], choices[0], choices[1])
             vectors[:, axis.place] -= shift
             vectors[:, first[axis.name].place] += shift
-        return vectors
-
-    def completed(self, vectors: Tensor, idle: Tensor) -> Tensor:
-        """Give cells that no sample uses the power of their axis, if all others have the same."""
-        vectors = vectors.clone()
-        for axis in self.axes:
-            used = ~idle[axis.place]
-            if bool(used.any()) and not bool(used.all()):
-                values = vectors[:, axis.place]
-                alike = (values[:, used] - values[:, used][:, :1]).abs().amax(dim=1) < 1e-6
-                filled = torch.where(idle[axis.place], values[:, used][:, :1], values)
-                vectors[:, axis.place] = torch.where(alike[:, None], filled, values)
         return vectors
 
     def _further(self) -> list[CutDimension]:
@@ -145,8 +131,23 @@ def _usual(values: Tensor) -> Tensor:
     return values.round(decimals=6).mode(dim=1, keepdim=True).values
 
 
-def _filled(values: Tensor) -> Tensor:
-    return (values.abs() > 1e-6).sum(dim=1)
+def filled(values: Tensor) -> Tensor:
+    """How many numbers of each row are not 0."""
+    return (values.abs() > ZERO).sum(dim=1)
+
+
+def completed(vectors: Tensor, cuts: Iterable[CutDimension], idle: Tensor) -> Tensor:
+    """Give unknowns that no sample uses the value of their dimension's others, if these agree."""
+    vectors = vectors.clone()
+    for cut in cuts:
+        unused = idle[cut.place]
+        if bool(unused.any()) and not bool(unused.all()):
+            values = vectors[:, cut.place]
+            used = values[:, ~unused]
+            alike = (used - used[:, :1]).abs().amax(dim=1) < ZERO
+            full = torch.where(unused, used[:, :1], values)
+            vectors[:, cut.place] = torch.where(alike[:, None], full, values)
+    return vectors
 
 
 def _axes(parameters: Mapping[str, Tensor], block: int, most: int) -> list[CutDimension]:

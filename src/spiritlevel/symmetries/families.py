@@ -14,7 +14,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from .cells import ZERO, Cells, echelon, is_idle, null_space, rounded
+from .cells import ZERO, Cells, completed, echelon, filled, is_idle, null_space, rounded
 from .jiggling import Jiggler
 from .moves import NOBODY, Group, Role, Site
 from .shifting import ShiftEquations, Shifts, in_blocks
@@ -77,7 +77,7 @@ def find_families(model: nn.Module, run: Run, generator: torch.Generator) -> Fam
     alone = sparser(vectors[~grows], cells)
     growing = sparser(torch.cat([vectors[grows], alone]), cells)[: int(grows.sum())]
     idle = is_idle(sizes)
-    alone, growing = (cells.completed(whole(each), idle) for each in (alone, growing))
+    alone, growing = (completed(whole(each), cells.axes, idle) for each in (alone, growing))
     grown = _group(growing[:1], cells) if len(growing) else None
     return Families(cells, alone, grown, shifting.solved().in_simple_numbers())
 
@@ -93,7 +93,7 @@ def sparser(vectors: Tensor, cells: Cells) -> Tensor:
             others[chosen] = False
             shares = vectors[others] / torch.where(total.abs() > ZERO, total, torch.nan)
             changed = rounded(cells.centred(vectors[others] - _usual(shares)[:, None] * total))
-            fewer = _filled(changed) < _filled(vectors[others])
+            fewer = filled(changed) < filled(vectors[others])
             if bool(fewer.any()):
                 vectors[others.nonzero().flatten()[fewer]] = changed[fewer]
                 improved = True
@@ -107,10 +107,6 @@ def whole(vectors: Tensor) -> Tensor:
         powers = vector[vector.abs() > ZERO].round(decimals=6)
         vectors[index] /= powers.abs().mode().values * powers[0].sign()
     return rounded(vectors)
-
-
-def _filled(vectors: Tensor) -> Tensor:
-    return (vectors.abs() > ZERO).sum(dim=1)
 
 
 def _usual(rows: Tensor) -> Tensor:
