@@ -1,5 +1,6 @@
 """Networks that bend element by element only have the dense Hessian's trace, κ and ρ, exactly."""
 
+import dataclasses
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.engine import routes
 from spiritlevel.engine.sweep import elements
+from spiritlevel.model.elementwise import bend_of
 from spiritlevel.results import Status
 from spiritlevel.testing import references
 from zoo import plain, wirings
@@ -335,8 +337,11 @@ def test_the_work_is_counted(generator):
 
 
 def test_a_wrong_second_derivative_is_noticed(generator, monkeypatch):
-    right = elements.second_derivative
-    monkeypatch.setattr(elements, "second_derivative", lambda *each: 2 * right(*each))
+    def twice(*arguments):
+        right = bend_of(*arguments)
+        return dataclasses.replace(right, curvature=2 * right.curvature)
+
+    monkeypatch.setattr(elements, "bend_of", twice)
     model = plain.drawn(Net(torch.tanh), generator)
     data = batches(rows(generator), torch.tensor([0, 1, 2, 2, 0, 1]))
     sl.measure(model, data, measures="curvature.trace", method="split")  # confirms the GGN alone

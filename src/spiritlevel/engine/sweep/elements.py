@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from ...math.curvature import scaled_to_one
-from ...model.elementwise import ElementwiseBends, Site, elementwise_bends, second_derivative
+from ...model.elementwise import ElementwiseBends, Site, bend_of, elementwise_bends
 from ...model.layers import Layout, possible_layouts
 from ...model.linearity import note_reasons
 from ...model.surface import Surface
@@ -32,6 +32,7 @@ class SiteColumns:
     site: Site
     places: Tensor  # of the elements of each sample in the flattened site, shape: (N, elements)
     weights: Tensor  # c of these elements, float64
+    rounding: Tensor  # what may be rounding of all that bends and passes here, and how much that is
 
     def columns(self) -> Iterator[Scaled]:
         """One for each element that bends in any sample: 1 there, and what squares count."""
@@ -66,11 +67,12 @@ class Elements:
         self._columns = []
         deaf = sum(1 << i for i, name in enumerate(self.names.values()) if name in generic)
         found = columns_of_sites(self.surface, outputs, targets, self._sites)
-        for site, columns in zip(self._sites, found, strict=True):
+        for number, (site, columns) in enumerate(zip(self._sites, found, strict=True)):
             missed = site.behind if columns is None else site.behind & deaf
             note_reasons(self.others, self.names, missed, site.nodes[0].name())
             if columns is not None:
                 self._columns.append(columns)
+                self.surface.lost.see_bends(number, columns.rounding)
 
     def pull(self, pulling: Pulling) -> None:
         """Pull the columns of every site from there to its layers, and let the graph go."""
@@ -109,6 +111,11 @@ def columns_of_sites(
     (slope,) = torch.autograd.grad(loss, z)
     unit, size = scaled_to_one(slope.flatten(1))
     unit = unit.to(outputs.dtype).reshape(outputs.shape)
+    # of the loss beside its squared slope, in place of which its columns pass the sites
+    curvature = surface.loss.curvature(outputs.detach().double(), targets).trace()
+    squares = slope.flatten(1).square().sum(dim=1, keepdim=True)
+    curved = curvature.reshape(len(outputs), -1).sum(dim=1, keepdim=True)
+    curved = torch.where(squares > 0, curved / squares, 0.0)
     scales = sample_scales(outputs, len(outputs))
     signals = _signals(surface, outputs, unit, sites)
     again = _signals(surface, outputs, scaled(unit, scales), sites)
@@ -120,16 +127,26 @@ def columns_of_sites(
             continue
         numbers = torch.arange(site.shape.numel(), device=outputs.device).reshape(site.shape)
         places = layout.split(numbers).reshape(len(outputs), -1)
-        curvature = second_derivative(site, dict(zip(site.nodes, before, strict=True)))
-        found.append(SiteColumns(site, places, curvature.to(size.device).take(places) * size))
+        *of_nodes, slope = before
+        bend = bend_of(site, dict(zip(site.nodes, of_nodes, strict=True)))
+        parts = bend.curvature, bend.lost, slope.double(), bend.lost_slope
+        weights, lost, slope, lost_slope = (part.take(places) * size for part in parts)
+        sums = [
+            lost,
+            weights.abs(),
+            2 * curved * (slope * lost_slope).abs(),
+            curved * slope.square(),
+        ]
+        rounding = torch.stack([each.sum() for each in sums]).view(2, 2).sum(dim=0)
+        found.append(SiteColumns(site, places, weights, rounding))
     return found
 
 
 def _signals(
     surface: Surface, outputs: Tensor, cotangent: Tensor, sites: Sequence[Site]
 ) -> list[list[Tensor]]:
-    """The gradient at the result of every function, by site."""
-    edges = [[GradientEdge(node, 0) for node in site.nodes] for site in sites]
+    """The gradients at the result of every function and at the site itself, by site."""
+    edges = [[*(GradientEdge(node, 0) for node in site.nodes), site.edge] for site in sites]
     pulled = iter(surface.pull(outputs, cotangent, [edge for each in edges for edge in each]))
     zeros = [torch.zeros(site.shape, dtype=site.dtype, device=outputs.device) for site in sites]
     return [
