@@ -96,6 +96,17 @@ class Twice(nn.Module):
         return self.head(self.left(t) + t + F.softplus(h))
 
 
+class Bags(nn.Module):
+    """Words in bags, whose sums torch does not differentiate twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(5, 4, mode="sum"), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.words(x)))
+
+
 class Gates(nn.Module):
     """Along either branch of a gate the outputs only bend through the gate's own activation."""
 
@@ -121,6 +132,7 @@ NETWORKS = {
     "samples second": (Tokens, lambda g: plain.normal(6, 2, 3, generator=g)),
     "twice": (Twice, rows),
     "gates": (Gates, rows),
+    "bags": (Bags, lambda g: torch.randint(5, (6, 3), generator=g)),
     "at the outputs": (lambda: nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh()), rows),
 }
 
@@ -331,6 +343,8 @@ def test_the_work_is_counted(generator):
     first, later = (each["curvature.trace"].cost for each in both)
     assert later.backwards == 6 * (2 + 70 + 2)  # nothing is looked at twice
     assert first.products == 0
+    looks = both[0].cost.backwards - both[1].cost.backwards
+    assert looks < 2 * (2 + 70)  # in which two samples do not have all their columns again
 
 
 # -- the second look -------------------------------------------------------------------------------

@@ -179,9 +179,12 @@ class Sweep:
                 values = draws[0]
                 if self.elements is not None:
                     with surface.numbers.fast():
-                        self.elements.pull(pulling)
-                    values = values + _collected(recorded.uses, rows, outputs.device)
-                    self.elements.sums.add([values], weights)
+                        self.elements.pull(pulling, checked=True)
+                        values = values + _collected(recorded.uses, rows, outputs.device)
+                        self.elements.pull(pulling, checked=False)
+                    rest = _collected(recorded.uses, rows, outputs.device)
+                    self.elements.sums.add([values + rest], weights)
+                    self.elements.forget()
                 # what probes or a faster arithmetic give to a sample is not its value
                 self.witnesses.offer(values, batch, where, self.kinds if self.exact else ())
         finally:

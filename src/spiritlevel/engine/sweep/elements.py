@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
@@ -24,6 +25,8 @@ from ..routes import row_sizes, rows_follow, sample_scales, scaled
 from .pulling import Pulling, Scaled
 from .sums import SweepSums
 
+CHECKED = 32  # columns of all sites that a second look compares: each takes a pass of its own
+
 
 @dataclasses.dataclass(frozen=True)
 class SiteColumns:
@@ -32,13 +35,19 @@ class SiteColumns:
     site: Site
     places: Tensor  # of the elements of each sample in the flattened site, shape: (N, elements)
     weights: Tensor  # c of these elements, float64
+    checked: frozenset[int]  # the elements that a second look compares
     rounding: Tensor  # what may be rounding of all that bends and passes here, and how much that is
 
-    def columns(self) -> Iterator[Scaled]:
-        """One for each element that bends in any sample: 1 there, and what squares count."""
+    def columns(self, *, checked: bool) -> Iterator[Scaled]:
+        """One for each element that bends in any sample: 1 there, and what squares count.
+
+        Either those that a second look compares, or all others.
+        """
         size = self.site.shape.numel()
         bent = self.weights.any(dim=0).nonzero().squeeze(1).tolist()
         for element in bent:
+            if (element in self.checked) is not checked:
+                continue
             unit = torch.zeros(size, dtype=self.site.dtype, device=self.weights.device)
             unit[self.places[:, element]] = 1.0
             yield unit.reshape(self.site.shape), self.weights[:, element]
@@ -74,10 +83,14 @@ class Elements:
                 self._columns.append(columns)
                 self.surface.lost.see_bends(number, columns.rounding)
 
-    def pull(self, pulling: Pulling) -> None:
-        """Pull the columns of every site from there to its layers, and let the graph go."""
+    def pull(self, pulling: Pulling, *, checked: bool) -> None:
+        """Pull columns of every site from there to its layers."""
         for number, columns in enumerate(self._columns):
-            pulling.below(columns.site.edge, number).pull_scaled(columns.columns())
+            below = pulling.below(columns.site.edge, number)
+            below.pull_scaled(columns.columns(checked=checked))
+
+    def forget(self) -> None:
+        """Let the graph of the chunk go."""
         self._sites, self._columns = [], []
 
 
@@ -120,7 +133,7 @@ def columns_of_sites(
     signals = _signals(surface, outputs, unit, sites)
     again = _signals(surface, outputs, scaled(unit, scales), sites)
     found: list[SiteColumns | None] = []
-    for site, before, after in zip(sites, signals, again, strict=True):
+    for number, (site, before, after) in enumerate(zip(sites, signals, again, strict=True)):
         layout = _layout(site, before, after, scales)
         if layout is None:
             found.append(None)
@@ -138,7 +151,9 @@ def columns_of_sites(
             curved * slope.square(),
         ]
         rounding = torch.stack([each.sum() for each in sums]).view(2, 2).sum(dim=0)
-        found.append(SiteColumns(site, places, weights, rounding))
+        count = places.shape[1]
+        few = random.Random(number).sample(range(count), min(count, CHECKED // len(sites) + 1))
+        found.append(SiteColumns(site, places, weights, frozenset(few), rounding))
     return found
 
 
