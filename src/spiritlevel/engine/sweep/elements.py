@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from ...math.curvature import scaled_to_one
+from ...math.signs import random_signs
 from ...model.elementwise import ElementwiseBends, Site, bend_of, elementwise_bends
 from ...model.layers import Layout, possible_layouts
 from ...model.linearity import note_reasons
@@ -51,6 +52,19 @@ class SiteColumns:
             unit = torch.zeros(size, dtype=self.site.dtype, device=self.weights.device)
             unit[self.places[:, element]] = 1.0
             yield unit.reshape(self.site.shape), self.weights[:, element]
+
+    def probe(self, signs: Tensor) -> Iterator[Scaled]:
+        """Two in place of all: Σ ± √c over the elements with a positive c, and over all others.
+
+        `signs` are those of each sample, in the shape of the places.
+        """
+        for half in (1.0, -1.0):
+            unit, size = scaled_to_one(signs * (half * self.weights).clamp(min=0.0).sqrt())
+            column = torch.zeros(
+                self.site.shape.numel(), dtype=self.site.dtype, device=self.weights.device
+            )
+            column[self.places] = unit.to(column.dtype)
+            yield column.reshape(self.site.shape), half * size.squeeze(1).square()
 
 
 class Elements:
@@ -89,6 +103,15 @@ class Elements:
             below = pulling.below(columns.site.edge, number)
             below.pull_scaled(columns.columns(checked=checked))
 
+    def pull_probe(self, pulling: Pulling, seed: int, stream: int, samples: Tensor) -> None:
+        """Pull a probe of the columns of every site, with signs of their own for all samples."""
+        if not self._columns:
+            return
+        counts = [columns.places.shape[1] for columns in self._columns]
+        signs = random_signs(seed, stream, samples, sum(counts), torch.float64).split(counts, dim=1)
+        for number, (columns, own) in enumerate(zip(self._columns, signs, strict=True)):
+            pulling.below(columns.site.edge, number).pull_scaled(columns.probe(own))
+
     def forget(self) -> None:
         """Let the graph of the chunk go."""
         self._sites, self._columns = [], []
@@ -96,17 +119,18 @@ class Elements:
 
 def work_of_sites(
     found: ElementwiseBends, names: dict[int, str], generic: Collection[str], num_samples: int
-) -> tuple[int, float]:
-    """How many columns complete the GGN to the Hessian, and how many passes through the network.
+) -> tuple[int, float, float]:
+    """How many columns complete the GGN to the Hessian, how many passes these take, and a probe.
 
     None, and infinitely many, where they do not do, or the GGN needs nothing.
     """
     bent = [name for name in names.values() if name in found.bends]
     if not bent or found.others or any(name in generic for name in bent):
-        return 0, math.inf
+        return 0, math.inf, math.inf
     numbers = [site.shape.numel() // num_samples for site in found.sites]
     shares = [site.share for site in found.sites]
-    return sum(numbers), math.ceil(sum(a * b for a, b in zip(numbers, shares, strict=True)))
+    passes = math.ceil(sum(a * b for a, b in zip(numbers, shares, strict=True)))
+    return sum(numbers), passes, 2 * sum(shares)
 
 
 def columns_of_sites(
