@@ -53,7 +53,8 @@ class ElementProbes(AbstractRowProbes):
     @property
     def operators(self) -> Collection[Operator]:
         """The residual, once it was probed."""
-        return ("residual",) if self._drawn.parts else ()
+        drawn: list[Operator] = ["residual"]
+        return drawn if self._drawn.parts else ()
 
     def count(self, operator: Operator) -> int:
         """Probes so far."""
