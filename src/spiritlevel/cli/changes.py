@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +53,7 @@ def prune(
     of: options.LayerOptions,
     at: options.MachineOptions,
     json: options.Json = None,
+    html: options.Html = None,
 ) -> None:
     """Predict what deleting each input neuron or channel does to the loss, and choose a share."""
     if of.save_to is not None and share is None:
@@ -71,6 +73,7 @@ def prune(
         of,
         at,
         json=json,
+        html=html,
         share=share,
         by=by,
         fisher=by == "fisher",
@@ -118,6 +121,7 @@ def quantize(
     ] = "full",
     at: options.MachineOptions,
     json: options.Json = None,
+    html: options.Html = None,
 ) -> None:
     """Predict what rounding each weight does to the loss, and choose bit widths for a budget."""
     budget = mean_bits is not None or num_bytes is not None
@@ -138,6 +142,7 @@ def quantize(
         of,
         at,
         json=json,
+        html=html,
         bits=_parse_bits(bits),
         scheme=scheme,
         group_size=group_size,
@@ -168,6 +173,7 @@ def _run(
     at: options.MachineOptions,
     *,
     json: str | None,
+    html: pathlib.Path | None,
     **own: Any,
 ) -> None:
     """Call `verb` with its `own` arguments too; show and write what it found.
@@ -184,6 +190,7 @@ def _run(
     with pace.passes(doing) as show:
         own |= options.arguments(on, at, of.layers, of.head)
         found = loaded.attempt(verb, **own, progress=show)
+    loaded.describe(found.settings, on.loss)
     console.details("setting", found.settings)
     tables.print_parts(talk, found.describe())
     if of.plot is not None:
@@ -192,3 +199,4 @@ def _run(
         save_checkpoint(found.apply(loaded.network, found.chosen), of.save_to)
         console.note(talk, f"written: {of.save_to}")
     outputs.write_json(talk, json, found.to_json())
+    outputs.write_html(talk, html, found)

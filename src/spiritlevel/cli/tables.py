@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records import content
-from ..records.measurements import SHORT
 from ..records.notebooks import shown_rows
 from ..results import Measurement, Report, Status
 from .console import note, show, tell
@@ -170,4 +169,4 @@ def distinct_columns(
 
 
 def _cell(m: Measurement) -> str:
-    return f"{m.value:{SHORT}}{'' if m.exact else INEXACT}"
+    return f"{content.number(m.with_errors, content.SHORT)}{'' if m.exact else INEXACT}"

@@ -104,7 +104,7 @@ def test_half_a_spectrum(a_spectrum):
     assert "Only the extreme eigenvalues were requested" in alone
     assert "moment-table" not in alone
     density = report.html(whole.density)
-    assert "The density covers all 400 eigenvalues." in density
+    assert "The density covers all 400 eigenvalues, as 2 random vectors" in density
     assert "eigenvalue-table" not in density
     with pytest.raises(SpiritlevelError, match="Got neither"):
         Spectrum()

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief
-from ...records.content import Cell, Column, Part, Table, Text
-from ...records.measurements import ERROR, VALUE
+from ...records.content import ERROR, VALUE, Cell, Column, Part, Table, Text, Uncertain
 from ...records.notebooks import Shown
 from ...records.reading import Misread, Plain, read_as
 from .lanczos import ROUNDOFF
@@ -22,7 +21,7 @@ WIDTH = 0.01  # of the spectrum's range: the default broadening of a curve
 MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass beyond that
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SpectralDensity(Shown, Plain):
     """The distribution of eigenvalues: each random vector gives nodes whose weights sum to 1.
 
@@ -31,6 +30,7 @@ class SpectralDensity(Shown, Plain):
     """
 
     CALLED: ClassVar = "the density"
+    HEADING: ClassVar = "Spectral density"
 
     nodes: Tensor  # shape: (num_vectors, steps), float64
     weights: Tensor  # shape: (num_vectors, steps), float64
@@ -98,7 +98,7 @@ class SpectralDensity(Shown, Plain):
 
     def describe(self) -> list[Part]:
         """Means and sums of all eigenvalues and of their squares; one step gives no squares."""
-        vectors, steps = self.nodes.shape
+        steps = self.nodes.shape[1]
         rows: list[list[Cell]] = []
         for power, names in (
             (1, ("mean", "sum, the trace")),
@@ -107,17 +107,27 @@ class SpectralDensity(Shown, Plain):
             if power < 2 * steps or steps >= self.size:
                 mean, error = self.moment(power)
                 for name, times in zip(names, (1, self.size), strict=True):
-                    rows.append([name, times * mean, None if error is None else times * error])
+                    off = None if error is None else times * error
+                    rows.append([name, Uncertain(times * mean, off), off])
         columns = [
             Column(f"of all {self.size:,} eigenvalues"),
-            Column("estimate", form=VALUE),
-            Column("±", "the standard error over the random vectors", form=ERROR),
+            Column("estimate", digits=VALUE),
+            Column("±", "the standard error over the random vectors", digits=ERROR),
         ]
         title = "Means and sums over all eigenvalues"
-        told = "1 random vector" if vectors == 1 else f"{vectors} random vectors"
-        table = Table(columns, rows, id="moment-table", title=title)
-        lines = [f"From {told} and {steps} products with each.", self.text]
-        return [table.filled(), Text([line for line in lines if line])]
+        table = Table(columns, rows, id="moment-table", title=title).filled()
+        products = "1 product" if steps == 1 else f"{steps} products"
+        answer = (
+            f"The density covers all {self.size:,} eigenvalues, as {self.vectors_in_words} with "
+            f"{products} each estimate it."
+        )
+        return [Text([answer]), table, *([Text([self.text])] if self.text else [])]
+
+    @property
+    def vectors_in_words(self) -> str:
+        """How many random vectors it is from."""
+        count = len(self.nodes)
+        return "1 random vector" if count == 1 else f"{count} random vectors"
 
     def to_dict(self) -> dict[str, Any]:
         """The density in plain types, ready for JSON."""
