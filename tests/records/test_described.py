@@ -151,7 +151,7 @@ def test_changes_tell_their_weights_choices_and_what_stays():
         assert rises == [rounded.of(name, bits).rise for bits in (2, 8)]
         assert best == rounded.chosen.bits[name]
     assert [row[0] for row in uniforms.rows] == ["2 bits", "8 bits"]
-    assert chosen.paragraphs == [f"chosen: {rounded.chosen.text()}"]
+    assert chosen.paragraphs == [f"Chosen: {rounded.chosen.text()}"]
     measured = curves.series[-1]
     assert list(measured.y) == [plan.measured_rise for plan in rounded.uniforms]
     unchecked = sl.pruning(network(0), data(), share=0.3, check=False)

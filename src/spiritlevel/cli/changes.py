@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..verbs.changes import AbstractChanges
 
 
+RULES = ("joint", "curvature", "rise", "magnitude", "fisher", "random")
+SCHEMES = ("per_tensor", "per_channel", "per_group")
 MIN_PROBES = 4  # as of `verbs.pruning`, which takes torch to import
 
 
@@ -33,13 +35,18 @@ def prune(
     on: options.DataOptions,
     share: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="How much of the weights to delete, such as 0.3."),
+        typer.Option(
+            metavar="SHARE",
+            help="How much of the weights to delete, such as 0.3.",
+            callback=options.SHARE,
+        ),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(
             metavar="RULE",
             help="joint (the default without probes), curvature, rise, magnitude, fisher, random.",
+            callback=options.among(*RULES),
         ),
     ] = None,
     num_probes: Annotated[
@@ -57,9 +64,8 @@ def prune(
 ) -> None:
     """Predict what deleting each input neuron or channel does to the loss, and choose a share."""
     if of.save_to is not None and share is None:
-        raise SpiritlevelError(
-            "The --save option needs a --share: how much should be deleted? Got none. "
-            "For example --share 0.3."
+        raise typer.BadParameter(
+            "--save needs a --share: how much should be deleted? For example --share 0.3."
         )
     from ..pages import figures
     from ..verbs.pruning import pruning
@@ -92,16 +98,31 @@ def quantize(
     network: options.NetworkOptions,
     on: options.DataOptions,
     bits: Annotated[
-        str, typer.Option(metavar="N,N,…", help="Widths to choose from, 2 to 16.")
+        str,
+        typer.Option(
+            metavar="N,N,…",
+            help="Widths to choose from, 2 to 16.",
+            callback=options.parsed(lambda text: _parse_bits(text)),
+        ),
     ] = "2,3,4,6,8",
     scheme: Annotated[
-        str, typer.Option(metavar="NAME", help="per_tensor, per_channel or per_group.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="per_tensor, per_channel or per_group.",
+            callback=options.among(*SCHEMES),
+        ),
     ] = "per_channel",
     group_size: Annotated[
         int, typer.Option(min=1, metavar="N", help="Weights that share a scale in per_group.")
     ] = 128,
     ranges: Annotated[
-        str, typer.Option(metavar="NAME", help="Scales by squared error (mse) or range (max).")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Scales by squared error (mse) or range (max).",
+            callback=options.among("mse", "max"),
+        ),
     ] = "mse",
     mean_bits: Annotated[
         float | None, typer.Option(metavar="BITS", help="Budget: bits per weight on average.")
@@ -109,14 +130,19 @@ def quantize(
     num_bytes: Annotated[
         str | None,
         typer.Option(
-            "--bytes", metavar="SIZE", help="Budget: size with scales, such as 2MiB or 500000."
+            "--bytes",
+            metavar="SIZE",
+            help="Budget: size with scales, such as 2MiB or 500000.",
+            callback=options.parsed(inputs.parse_size),
         ),
     ] = None,
     of: options.LayerOptions,
     arithmetic: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="full, or tf32 or bf16: faster on a GPU, with fewer digits."
+            metavar="NAME",
+            help="full, or tf32 or bf16: faster on a GPU, with fewer digits.",
+            callback=options.among(*options.ARITHMETICS),
         ),
     ] = "full",
     at: options.MachineOptions,
@@ -126,9 +152,9 @@ def quantize(
     """Predict what rounding each weight does to the loss, and choose bit widths for a budget."""
     budget = mean_bits is not None or num_bytes is not None
     if of.save_to is not None and not budget:
-        raise SpiritlevelError(
-            "The --save option needs a budget: which widths should be saved? Got neither "
-            "--mean-bits nor --bytes. For example --mean-bits 4."
+        raise typer.BadParameter(
+            "--save needs a budget, --mean-bits or --bytes: which widths should be saved? For "
+            "example --mean-bits 4."
         )
     from ..pages import figures
     from ..verbs.quantization import quantization
@@ -148,7 +174,7 @@ def quantize(
         group_size=group_size,
         ranges=ranges,
         mean_bits=mean_bits,
-        bytes=None if num_bytes is None else inputs.parse_memory(num_bytes),
+        bytes=None if num_bytes is None else inputs.parse_size(num_bytes),
         arithmetic=arithmetic,
     )
 
@@ -158,8 +184,7 @@ def _parse_bits(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise SpiritlevelError(
-            "The --bits must be whole numbers with commas between them, such as 2,4,8. "
-            f"Got {brief(text)}."
+            f"Give whole numbers with commas between them, such as 2,4,8. Got {brief(text)}."
         ) from None
 
 

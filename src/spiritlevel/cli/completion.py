@@ -45,7 +45,7 @@ def data_names(incomplete: str) -> Offers:
 
 def fetchable(incomplete: str) -> Offers:
     """Data sets that `spiritlevel data fetch` can download."""
-    from ..inputs.data import CATALOGUE
+    from ..inputs.data.catalogue import CATALOGUE
 
     return beginning(incomplete, [(name, entry.summary) for name, entry in CATALOGUE.items()])
 

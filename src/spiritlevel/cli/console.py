@@ -70,6 +70,10 @@ class PlainConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
+    def on_broken_pipe(self) -> None:
+        """Let the command end, not rich, which would call it a failure."""
+        raise BrokenPipeError
+
     def render_str(self, text: str, **options: Any) -> Text:
         """Every text comes through here, also the cells of tables."""
         return super().render_str(visible(text, keep="\n"), **options)

@@ -38,10 +38,17 @@ def landscape(
     ] = None,
     directions: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="random (default) or eigen; not with --to."),
+        typer.Option(
+            metavar="NAME",
+            help="random (default) or eigen; not with --to.",
+            callback=options.among("random", "eigen"),
+        ),
     ] = None,
     dimensions: Annotated[
-        int | None, typer.Option(metavar="N", help="1 for a line, 2 for a plane.", show_default="1")
+        int | None,
+        typer.Option(
+            min=1, max=2, metavar="N", help="1 for a line, 2 for a plane.", show_default="1"
+        ),
     ] = None,
     points: Annotated[
         int | None,

@@ -129,9 +129,7 @@ class Measurement(Plain):
 
     def __repr__(self) -> str:
         text = f", {self.text}" if self.text else ""
-        return visible(
-            f"Measurement({self.name} = {number(self.value, VALUE)}, {self.mark}{text})"
-        )
+        return visible(f"Measurement({self.name} = {number(self.value, VALUE)}, {self.mark}{text})")
 
     @property
     def with_errors(self) -> Uncertain:

@@ -175,7 +175,7 @@ class AbstractChanges(Shown, Saved, Generic[Choice]):
         shown = [f"{number(o.increase, INCREASE)} {how}" for how, o in outcomes.items()]
         answer = f"{doing} increases the loss by {', '.join(shown)}."
         if self.chosen is not None or not shown:
-            answer = f"chosen: {'nothing' if self.chosen is None else self.chosen.text()}"
+            answer = f"Chosen: {'nothing' if self.chosen is None else self.chosen.text()}"
         pictures = [curves] if curves.series else []
         return [Text([answer]), *pictures, *(table for table in tables if table.rows), notes]
 

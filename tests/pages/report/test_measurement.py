@@ -244,6 +244,6 @@ def test_other_refusals_of_the_command(tmp_path, a_report):
     assert "cannot be read: No such file or directory. It must be what a command wrote" in absent
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     assert "it is not text" in run("report", tmp_path / "binary", code=1).stderr
-    assert "must be a file" in run("report", source, "--out", tmp_path, code=1).stderr
-    assert "needs a study's folder" in run("report", source, "--target", "gap", code=1).stderr
-    assert "Only one of" in run("report", source, "--out", "-", "--json", "-", code=1).stderr
+    assert "must be a file" in run("report", source, "--out", tmp_path, code=2).stderr
+    assert "needs a study's folder" in run("report", source, "--target", "gap", code=2).stderr
+    assert "Only one of" in run("report", source, "--out", "-", "--json", "-", code=2).stderr

@@ -133,11 +133,11 @@ class Landscape(Shown, Saved):
     def describe(self) -> list[Part]:
         """What was found on the slice, the slice itself, where it runs, and what was counted."""
         lines = [
-            f"{axis.name}: {axis.coordinates[0]:g} to {axis.coordinates[-1]:g}, "
+            f"{axis.name}: {number(axis.coordinates[0])} to {number(axis.coordinates[-1])}, "
             f"{len(axis.coordinates)} points, 1 unit = {number(axis.length)} in weight norm"
             for axis in self.axes
         ]
-        lines += [f"loss {number(self.at(*m.at), VALUE)} at {m.name}" for m in self.marks]
+        lines += [f"loss {number(self.at(*m.at))} at {m.name}" for m in self.marks]
         for name in self.reports[0] if self.reports else ():
             values = self.values(name)
             low, high, start, end = map(number, (min(values), max(values), values[0], values[-1]))
@@ -154,12 +154,12 @@ class Landscape(Shown, Saved):
     def _answer(self) -> str:
         finite = [loss for loss in self.losses if math.isfinite(loss)]
         if not finite:
-            return "the loss is finite nowhere on the slice"
-        low, high = (number(each, VALUE) for each in (min(finite), max(finite)))
+            return "The loss is finite nowhere on the slice."
+        low, high = map(number, (min(finite), max(finite)))
         barrier = ""
         if self.barrier is not None:
-            barrier = f"barrier {number(self.barrier)} above the line between the checkpoints; "
-        return f"{barrier}loss from {low} to {high} on the slice"
+            barrier = f"; barrier {number(self.barrier)} above the line between the checkpoints"
+        return f"The loss is from {low} to {high} on the slice{barrier}."
 
     def _picture(self) -> Part:
         """The line, with its parabola where there is one; or a map of the plane."""

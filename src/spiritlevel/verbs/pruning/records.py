@@ -221,6 +221,7 @@ class Pruning(AbstractChanges[Deletion]):
                 *(Column(f"{share:.0%}", digits=ERROR) for share in SHARES),
             ],
             [[f"by {rule}", *(d.measured_rise for d in curve)] for rule, curve in whole.items()],
+            title="Measured loss increase by share",
         )
         probes = self.settings.get("num_probes")
         note = (
@@ -230,7 +231,8 @@ class Pruning(AbstractChanges[Deletion]):
         rule, best = next(iter(self.curves.items()), ("", []))
         outcomes = {f"at {share:.0%}": deletion for share, deletion in zip(SHARES, best)}  # noqa: B905
         doing, lines = f"Deleting a share of the weights by {rule}", [note] if probes else []
-        return self.told(doing, outcomes, [Table(core, rows), curves], self._curves(), *lines)
+        worth = Table(core, rows, title="Predicted increase per unit")
+        return self.told(doing, outcomes, [worth, curves], self._curves(), *lines)
 
     def _curves(self) -> Figure:
         """The loss increase by the share that is deleted, measured and predicted."""

@@ -260,7 +260,10 @@ class Quantization(AbstractChanges[Plan]):
             ]
             for plan in self.uniforms
         ]
-        tables = [Table(columns, rows), Table(everywhere, uniforms).filled()]
+        tables = [
+            Table(columns, rows, title="Loss increase by weight"),
+            Table(everywhere, uniforms, title="One width for all weights").filled(),
+        ]
         outcomes = {f"at {plan.mean_bits:g} bits": plan for plan in self.uniforms}
         return self.told("Rounding all weights", outcomes, tables, self._curves())
 
