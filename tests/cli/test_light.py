@@ -1,8 +1,6 @@
 """What does not measure does not wait for torch: the import itself, the version, and help."""
 
-import json
 import os
-import pathlib
 import subprocess
 import sys
 from typing import get_args
@@ -18,7 +16,7 @@ from spiritlevel.verbs.pruning import measuring, selection
 from spiritlevel.verbs.quantization import rounding
 from spiritlevel.verbs.spectra import Matrix
 
-OWN = json.loads(pathlib.Path(commands.__file__).with_name(commands.INDEX).read_text("utf-8"))
+OWN = {name: commands.ByName()[name] for name in commands.OWN}
 HELP = ["--version", "--help", *help_lines(OWN), "data list"]
 # Refused before anything that computes is imported: the exit code is 2.
 WRONG = [

@@ -18,7 +18,7 @@ from ..ground.errors import SpiritlevelError
 from ..ground.plain_text import visible
 from ..ground.version import __version__
 from . import common, console
-from .commands import SETTINGS, ByName, summaries
+from .commands import SETTINGS, ByName, installed, summaries
 from .termination import INTERRUPTED, INTERRUPTION, REFUSED, TERMINATED, Termination
 
 
@@ -31,10 +31,10 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names, without importing them."""
-        return list(self.commands)
+        return installed()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """A line for each, without importing them."""
+        """A line for each, those that are not installed with what installs them."""
         known = summaries()
         room = formatter.width - 6 - max(map(len, known))
         rows = [(name, shorten(known[name], room, placeholder="...")) for name in self.commands]
