@@ -17,7 +17,7 @@ def main() -> None:
         sys.exit(_refuse(str(error)))
     with importing():
         from .app import app
-        from .spelling import spell_what_cannot_be_shown
+        from .console import spell_what_cannot_be_shown
 
     spell_what_cannot_be_shown(sys.stdout, sys.stderr)
     app()

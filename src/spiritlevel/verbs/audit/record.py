@@ -31,7 +31,6 @@ WORDS: dict[Kind, str] = {
 }
 REFINE = "lower rtol, raise max_passes or use more samples"
 NEARLY = 2.0  # a factor that matters little beside those on the weights
-VALUE = Column("value", digits=SHORT, wide=True)
 FACTOR = 3  # digits of what a move did
 ANSWERS = ("scale", "confidence")  # what a measure is asked for
 UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up to 25
@@ -225,7 +224,7 @@ class Audit(Shown, Saved):
         """A row for each measure: its value, what the moves did to it, and the verdict."""
         columns = [
             Column("measure"),
-            VALUE,
+            Column("value", digits=SHORT, wide=True),
             *(Column(move, group="moves") for move in self.moved),
             *(Column(question, kind="word", group="answers") for question in ANSWERS),
             Column("verdict", kind="word"),
@@ -235,12 +234,12 @@ class Audit(Shown, Saved):
             cells = (cell(self, measure, move) for move in self.moved)
             value = self.original[measure].with_errors
             rows.append([measure, value, *cells, *answers(verdict), verdict.kind])
-        return [Table(columns, rows), Text(self.findings(), bullets=True)]
+        return [Table(columns, rows, id="verdict-table"), Text(self.findings(), bullets=True)]
 
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""
         lines = [
-            "Numbers under a move are factors, the farthest from 1 of all draws; = is unchanged "
+            "Numbers under a transformation are factors, the farthest from 1 of all draws; = is unchanged "
             f"within an error of at most {HIDING:.0%}, ? is not decided."
         ]
         if self.measured_on:
