@@ -14,7 +14,7 @@ from spiritlevel.cli.console import PlainConsole
 from spiritlevel.cli.tables import print_parts
 from spiritlevel.engine.weight_space.density import SpectralDensity
 from spiritlevel.pages.report.markup import table as html_table
-from spiritlevel.records.content import Column, Notes, Table, Text
+from spiritlevel.records.content import Column, Notes, Table, Text, Uncertain, number
 from spiritlevel.records.notebooks import as_html, as_text
 from spiritlevel.results import Neurons, Solution
 from spiritlevel.verbs.spectra import Spectrum
@@ -50,6 +50,21 @@ def test_every_renderer_shows_the_same_digits(render):
     plain = html.unescape(render([Table(COLUMNS, ROWS)])).replace("−", "-").replace("\\", "")
     found = set(re.findall(r"-?\d+\.\d+", plain))
     assert found == NUMBERS
+
+
+DIGITS = [  # of a value and its error: two of the error, and as many of the value
+    (2528.583, 152.3, "2529", "150"),
+    (0.00123456, 0.0000789, "0.001235", "7.9e−5"),
+    (-98.76543, 0.5, "−98.77", "0.5"),
+    (3.0e7, 2.0e5, "3e7", "200000"),
+    (0.25, 4.0, "0.2", "4"),
+    (12.3456789, 0.0, "12.3457", "0"),
+]
+
+
+@pytest.mark.parametrize(("value", "error", "shown", "shown_error"), DIGITS)
+def test_a_value_has_the_digits_that_its_error_allows(value, error, shown, shown_error):
+    assert (number(Uncertain(value, error), 6), number(error, 2)) == (shown, shown_error)
 
 
 @pytest.mark.parametrize("name", ["text", "notebook", "terminal"])

@@ -45,7 +45,7 @@ class Subject:
         for line in self.lines:
             console.note(talk, line)
 
-    def describe(self, settings: dict[str, Any], loss: str) -> None:
+    def describe(self, settings: Any, loss: str) -> None:
         """Add to a result's settings what was measured: files, loss and accuracy.
 
         Where measuring did not yield the loss, that takes another pass over the data.

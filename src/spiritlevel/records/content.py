@@ -50,7 +50,7 @@ def number(value: float, digits: int | None = None) -> str:
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "∞" if value > 0 else f"{MINUS}∞"
     size, error = abs(value), getattr(value, "error", 0.0)
-    digits = digits or (VALUE if size >= 1e4 else SHORT)
+    digits = digits or (VALUE if 1e4 <= size < 1e6 else SHORT)
     if size and 0 < error < math.inf:
         before = math.floor(math.log10(size)) + 1  # the point
         known = before - math.floor(math.log10(error)) - 1 + ERROR

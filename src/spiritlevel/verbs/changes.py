@@ -124,7 +124,11 @@ def increases(
 ) -> Figure:
     """Curves of the loss increase through the points where it is known."""
     known = {name: [(x, y) for x, y in line if y is not None] for name, line in lines.items()}
-    series = [Series(name, *zip(*points, strict=True)) for name, points in known.items() if points]
+    series = [
+        Series(name, [x for x, _ in points], [y for _, y in points])
+        for name, points in known.items()
+        if points
+    ]
     return Figure(x_label, "loss increase", series, id="increases", title=title)
 
 

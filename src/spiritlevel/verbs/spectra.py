@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..engine.weight_space.density import SpectralDensity
+from ..engine.weight_space.density import SpectralDensity, picture
 from ..engine.weight_space.eigenvalues import (
     VALUE_RTOL,
     Scaling,
@@ -35,8 +35,6 @@ from ..records.content import (
     ERROR,
     VALUE,
     Cards,
-    Cell,
-    Chart,
     Column,
     Notes,
     Part,
@@ -69,7 +67,6 @@ WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
 MATRICES = {"hessian": "Hessian", "ggn": "Gauss–Newton matrix"}
 CARDS = ("curvature.lambda_max", "curvature.lambda_min", "curvature.trace")
-VISIBLE = 1e-6  # of the highest peak: below it the curve is round-off of a broadened node
 MOST_VECTORS = 1 << 20  # of a density: more would never end
 
 
@@ -185,47 +182,19 @@ class Spectrum(Shown, Saved):
             said for (first, *_) in found if isinstance(first, Text) for said in first.paragraphs
         ]
         below = [part for (_, *parts) in found for part in parts]
-        return [Text([" ".join(answers)]), self._chart(), *below, Cards(CARDS)]
+        pairs = self.eigenvalues
+        marks, converged = ([], []) if pairs is None else (pairs.with_errors, pairs.converged)
+        return [
+            Text([" ".join(answers)]),
+            picture(self.density, marks, converged),
+            *below,
+            Cards(CARDS),
+        ]
 
     @property
     def settings(self) -> dict[str, Any]:
         """Those of the eigenvalues; a density has none."""
         return {} if self.eigenvalues is None else self.eigenvalues.settings
-
-    def _chart(self) -> Chart:
-        pairs, density = self.eigenvalues, self.density
-        marks = [] if pairs is None else pairs.with_errors
-        data: dict[str, Any] = {"marks": marks, "curve": None}
-        data["converged"] = [] if pairs is None else pairs.converged
-        rows: list[list[Cell]] = [["eigenvalue", None, value, None] for value in marks]
-        caption = "Only the extreme eigenvalues were requested; --plot adds the density of all."
-        if density is not None:
-            grid, heights = density.curve()
-            floor = VISIBLE * float(heights.max())
-            data["curve"] = {"x": grid.tolist(), "y": heights.clamp(min=floor).tolist()}
-            quadratures = zip(density.nodes.tolist(), density.weights.tolist(), strict=True)
-            rows = [
-                *(
-                    ["density", index, node, weight]
-                    for index, quadrature in enumerate(quadratures, start=1)
-                    for node, weight in zip(*quadrature, strict=True)
-                    if weight
-                ),
-                *rows,
-            ]
-            caption = (
-                f"As {density.vectors_in_words} estimate it, each eigenvalue broadened to 1 % of "
-                "the range; the area is 1. Lines mark the extreme eigenvalues that were computed "
-                "one by one."
-            )
-        columns = [
-            Column("from"),
-            Column("vector", "The random vector whose quadrature it belongs to."),
-            Column("eigenvalue", digits=VALUE),
-            Column("weight", "Share of all eigenvalues near here, estimated with this vector."),
-        ]
-        table = Table(columns, rows, id="density-table", title="Nodes and eigenvalues")
-        return Chart("density-figure", "Density of eigenvalues", "density", data, table, caption)
 
 
 @verb(

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief
-from ...records.content import ERROR, VALUE, Cell, Column, Part, Table, Text, Uncertain
+from ...records.content import ERROR, VALUE, Cell, Chart, Column, Part, Table, Text, Uncertain
 from ...records.notebooks import Shown
 from ...records.reading import Misread, Plain, read_as
 from .lanczos import ROUNDOFF
 from .long_rows import columns, dots
 
 WIDTH = 0.01  # of the spectrum's range: the default broadening of a curve
+VISIBLE = 1e-6  # of the highest peak: below it the curve is round-off of a broadened node
 MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass beyond that
 
 
@@ -157,6 +158,37 @@ class SpectralDensity(Shown, Plain):
         ):
             raise Misread("the density's nodes must be finite, and its weights sum to 1 in a row")
         return cls(nodes, weights, size, read_as(str, data.get("text", ""), "the density's text"))
+
+
+def picture(
+    density: SpectralDensity | None, eigenvalues: Sequence[float], converged: Sequence[bool]
+) -> Chart:
+    """The density, and on it the eigenvalues that were computed one by one."""
+    data: dict[str, Any] = {"marks": eigenvalues, "converged": converged, "curve": None}
+    rows: list[list[Cell]] = []
+    caption = "Only the extreme eigenvalues were requested; --plot adds the density of all."
+    if density is not None:
+        grid, heights = density.curve()
+        floor = VISIBLE * float(heights.max())
+        data["curve"] = {"x": grid.tolist(), "y": heights.clamp(min=floor).tolist()}
+        quadratures = zip(density.nodes.tolist(), density.weights.tolist(), strict=True)
+        for index, quadrature in enumerate(quadratures, start=1):
+            pairs = zip(*quadrature, strict=True)
+            rows += [["density", index, node, weight] for node, weight in pairs if weight]
+        caption = (
+            f"As {density.vectors_in_words} estimate it, each eigenvalue broadened to 1 % of the "
+            "range; the area is 1. Lines mark the extreme eigenvalues that were computed one by "
+            "one."
+        )
+    rows += [["eigenvalue", None, value, None] for value in eigenvalues]
+    columns = [
+        Column("from"),
+        Column("vector", "The random vector whose quadrature it belongs to."),
+        Column("eigenvalue", digits=VALUE),
+        Column("weight", "Share of all eigenvalues near here, estimated with this vector."),
+    ]
+    table = Table(columns, rows, id="density-table", title="Nodes and eigenvalues")
+    return Chart("density-figure", "Density of eigenvalues", "density", data, table, caption)
 
 
 class Quadrature:

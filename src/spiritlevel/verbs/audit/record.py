@@ -239,8 +239,8 @@ class Audit(Shown, Saved):
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""
         lines = [
-            "Numbers under a transformation are factors, the farthest from 1 of all draws; = is unchanged "
-            f"within an error of at most {HIDING:.0%}, ? is not decided."
+            "Numbers under a transformation are factors, the farthest from 1 of all draws; = is "
+            f"unchanged within an error of at most {HIDING:.0%}, ? is not decided."
         ]
         if self.measured_on:
             lines.append(

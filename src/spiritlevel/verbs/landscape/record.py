@@ -185,7 +185,7 @@ class Landscape(Shown, Saved):
             for x, row in zip(across.coordinates, rows, strict=True)
             for y, loss in zip(upwards.coordinates, row, strict=True)
         ]
-        columns = [across.name, upwards.name, Column("mean loss", digits=VALUE)]
+        columns = [*map(Column, (across.name, upwards.name)), Column("mean loss", digits=VALUE)]
         table = Table(columns, cells, id="slice-values", title="The points")
         return Chart("slice", "The loss on the plane", "map", data, table)
 

@@ -236,7 +236,7 @@ class Pruning(AbstractChanges[Deletion]):
 
     def _curves(self) -> Figure:
         """The loss increase by the share that is deleted, measured and predicted."""
-        lines = {
+        lines: dict[str, list[tuple[float, float | None]]] = {
             f"by {r}, measured": [(d.share, d.measured_rise) for d in c]
             for r, c in self.curves.items()
         }

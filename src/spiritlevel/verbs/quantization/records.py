@@ -240,14 +240,13 @@ class Quantization(AbstractChanges[Plan]):
             columns.append(Column("best"))
             for row, bits in zip(rows, self.chosen.bits.values(), strict=True):
                 row.append(bits)
-        increase = {"digits": INCREASE}
         everywhere = [
             Column("everywhere"),
             Column("bytes"),
-            Column("predicted increase", **increase),
+            Column("predicted increase", digits=INCREASE),
             Column("±", SAMPLING_ERROR, digits=ERROR),
-            Column("joint increase", "predicted with the terms between weights", **increase),
-            Column("measured increase", **increase),
+            Column("joint increase", "predicted with the terms between weights", digits=INCREASE),
+            Column("measured increase", digits=INCREASE),
         ]
         uniforms: list[list[Cell]] = [
             [
@@ -269,8 +268,11 @@ class Quantization(AbstractChanges[Plan]):
 
     def _curves(self) -> Figure:
         """The increase of the loss over the size, of the best plans and of uniform widths."""
-        lines = {
+        lines: dict[str, list[tuple[float, float | None]]] = {
             "mixed widths, predicted": [(p.mean_bits, p.rise) for p in self.frontier],
+            "mixed widths, predicted with terms between weights": [
+                (p.mean_bits, p.joint_rise) for p in self.frontier
+            ],
             "mixed widths, measured": [(p.mean_bits, p.measured_rise) for p in self.frontier],
             "uniform, measured": [(p.mean_bits, p.measured_rise) for p in self.uniforms],
         }
