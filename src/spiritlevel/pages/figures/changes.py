@@ -33,7 +33,7 @@ def pruning(found: Pruning) -> Figure:
     return figure
 
 
-def _curves(found: Quantization | Pruning, ax: Axes) -> None:
+def _curves(found: Quantization | Pruning, ax: Axes, **legend: Any) -> None:
     """The increases of the loss as the record tells them; what is predicted is dashed."""
     [told] = [part for part in found.describe() if isinstance(part, Content)]
     names = list(dict.fromkeys(series.name.partition(",")[0] for series in told.series))
@@ -43,17 +43,17 @@ def _curves(found: Quantization | Pruning, ax: Axes) -> None:
         look: dict[str, Any] = {"linestyle": "-" if measured else ":" if "terms" in how else "--"}
         look |= {"marker": MARKERS[place] if measured else "", "color": COLOURS[place]}
         ax.plot(series.x, series.y, label=series.name, linewidth=1.2, markersize=3.5, **look)
-    _finish(ax, told.x_label, told.y_label)
+    _finish(ax, told.x_label, told.y_label, **legend)
 
 
 def size_and_rise(found: Quantization, *, ax: Axes) -> None:
     """The loss increase against bits per weight, of the best plans and of uniform widths."""
-    _curves(found, ax)
-    if found.chosen is not None:
-        ax.axvline(found.chosen.mean_bits, color=GREY, linewidth=0.8)
     largest = max(abs(plan.increase) for plan in [*found.frontier, *found.uniforms]) or 1.0
     # rounding may also lower the loss, so zero must be on the axis
     ax.set_yscale("symlog", linthresh=10.0 ** round(math.log10(largest) - 3))
+    _curves(found, ax, loc="upper right")
+    if found.chosen is not None:
+        ax.axvline(found.chosen.mean_bits, color=GREY, linewidth=0.8)
 
 
 def bits_of_weights(found: Quantization, *, ax: Axes) -> None:
