@@ -1,0 +1,121 @@
+"""Which measures may rank networks: those that no symmetry of these networks changes.
+
+One network of each architecture is audited, on a few samples: what a symmetry does to a measure
+does not depend on their number. What the cards claim holds for the symmetries they name, on the
+networks of the contract suite; the audit finds those that these networks have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from ...measures import registered_cards
+from ...measures.setup import OfMeasures, Setup
+from .. import measuring as api
+from ..audit import Audit, audit
+from ..audit.affording import LEAST_SAMPLES, spread
+from ..audit.record import AnswerKind, strength
+
+RESCALINGS = frozenset({"layer_rescale", "neuron_rescale"})
+ADMITTED: tuple[AnswerKind, ...] = ("unchanged", "nearly", "untested")  # the surest first
+KINDS: tuple[AnswerKind, ...] = (*ADMITTED, "open", "changes")
+ALONG = "neuron.rho_sum"  # from the same passes; rescaling neurons does not change it either
+NOT_AUDITED = "these networks were not audited"
+LEAST_BUDGET = 500.0  # forward-backwards over the few samples
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """What transformations that keep the function do to a measure."""
+
+    kind: AnswerKind
+    text: str
+    slack: float = 1.0  # the factor by which they change it, so that a smaller one means nothing
+
+    @property
+    def admits(self) -> bool:
+        """Whether networks may be ranked by it."""
+        return self.kind in ADMITTED
+
+
+def claimed(measure: str) -> Scale:
+    """What its card claims, for networks that were not audited."""
+    invariant = {card.name: card.invariant for card in registered_cards()}.get(measure, frozenset())
+    if invariant >= RESCALINGS:
+        return Scale("untested", "by its card no rescaling of layers or neurons changes it")
+    changing = sorted(RESCALINGS - invariant)[0]
+    return Scale("changes", f"by its card under {changing}")
+
+
+def audited(
+    setup: Setup, models: Mapping[str, nn.Module], data: Iterable[Any], measures: Sequence[str]
+) -> tuple[dict[str, Scale], str]:
+    """By measure, the worst that was found of all architectures; and what was audited."""
+    silent = dataclasses.replace(setup, progress=None)
+    examples = {_architecture(model): name for name, model in reversed(models.items())}
+    found: dict[str, list[Scale]] = {measure: [] for measure in measures}
+    symmetries: set[str] = set()
+    for name in sorted(examples.values(), key=list(models).index):
+        one = _audit_of(silent, models[name], data, measures)
+        symmetries.update(one.preserving)
+        for measure in measures:
+            scale = _scale(one, measure)
+            where = f" in {name!r}" if len(examples) > 1 else ""
+            found[measure].append(dataclasses.replace(scale, text=scale.text + where))
+    worst = {
+        measure: max(scales, key=lambda each: (KINDS.index(each.kind), each.slack))
+        for measure, scales in found.items()
+    }
+    said = f"audited with {', '.join(sorted(symmetries)) or 'no symmetry: none was found'}"
+    return worst, said
+
+
+def _audit_of(
+    setup: Setup, model: nn.Module, data: Iterable[Any], measures: Sequence[str]
+) -> Audit:
+    workspace = setup.workspace(model, data)
+    with workspace.surface.preserved():
+        share = LEAST_SAMPLES / max(workspace.num_samples, LEAST_SAMPLES)
+        few = spread(workspace.surface, LEAST_SAMPLES)
+    budget = max(api.BUDGET / share, LEAST_BUDGET)
+    return audit(model, few, measures=measures, budget=budget, **setup.keywords(OfMeasures))
+
+
+def _scale(one: Audit, measure: str) -> Scale:
+    if measure not in one.original:
+        return Scale("open", "auditing it takes too long")
+    if not one.original[measure].value:
+        return Scale("open", "it is 0 on the audited samples")
+    answer = one.verdict(measure).scale
+    sizes = [
+        strength(one.factor(measure, move))
+        for move in one.preserving
+        if one.has_moved(measure, move)
+    ]
+    slack = math.exp(max(sizes)) if sizes and answer.kind in ADMITTED else 1.0
+    return Scale(answer.kind, answer.text, slack)
+
+
+def _architecture(model: nn.Module) -> tuple[Any, ...]:
+    """What networks of the same symmetries have in common: their code, settings and shapes."""
+    modules = [
+        (path, type(module), tuple(sorted(_settings(module).items())))
+        for path, module in model.named_modules()
+    ]
+    tensors = [(name, tuple(t.shape)) for name, t in model.state_dict(keep_vars=True).items()]
+    return tuple(modules), tuple(tensors)
+
+
+def _settings(module: nn.Module) -> dict[str, str]:
+    """Plain settings of a module, and functions that it calls."""
+    kinds = (bool, int, float, str, tuple)
+    return {
+        name: repr(value)
+        for name, value in vars(module).items()
+        if isinstance(value, kinds) or callable(value)
+    }
