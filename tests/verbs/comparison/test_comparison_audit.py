@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from spiritlevel.inputs import digits, mlp
 from spiritlevel.measures.setup import Setup
-from spiritlevel.verbs.comparison.scale import audited, claimed
+from spiritlevel.verbs.comparison.scale import claimed, scales_of
 
 BY = ["relative.kappa", "neuron.rho_sum"]
 
@@ -117,7 +117,7 @@ def test_what_is_let_through_depends_on_the_architecture(make, admitted):
     torch.manual_seed(0)
     model = make().eval()
     data = torch.randn(40, 6), torch.randint(3, (40,))
-    scales, _ = audited(Setup(), {"a": model, "b": copy.deepcopy(model)}, data, BY)
+    scales, _ = scales_of(Setup(), {"a": model, "b": copy.deepcopy(model)}, data, BY)
     assert {name for name, scale in scales.items() if scale.admits} == admitted
 
 
@@ -125,7 +125,7 @@ def test_of_two_architectures_the_worse_one_decides():
     torch.manual_seed(0)
     models = {"smooth": chain(nn.Tanh()).eval(), "relu": chain(nn.ReLU()).eval()}
     data = torch.randn(40, 6), torch.randint(3, (40,))
-    scales, said = audited(Setup(), models, data, ["relative.kappa"])
+    scales, said = scales_of(Setup(), models, data, ["relative.kappa"])
     assert scales["relative.kappa"].kind == "changes"
     assert scales["relative.kappa"].text.endswith("in 'relu'")
     assert "neuron_rescale" in said
@@ -138,7 +138,7 @@ def test_the_audit_costs_no_more_with_more_samples_or_networks(data):
     samples = []
     for size, copies in ((100, 1), (300, 3)):
         calls.clear()
-        audited(Setup(), dict.fromkeys("abc"[:copies], model), (x[:size], y[:size]), BY)
+        scales_of(Setup(), dict.fromkeys("abc"[:copies], model), (x[:size], y[:size]), BY)
         samples.append(sum(calls))
     assert max(samples) < 1.1 * min(samples)
     assert max(samples) < 4000

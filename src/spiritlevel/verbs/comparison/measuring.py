@@ -30,7 +30,7 @@ from ...records.measurements import Report
 from ...symmetries import temperature_move
 from .. import measuring as api
 from .comparison import Comparison
-from .scale import ALONG, audited
+from .scale import ALONG, scales_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -117,7 +117,7 @@ def compared(
     """Compare networks by their reports: audit them, and measure them at equal confidence."""
     found = Comparison(reports)
     if found.scales:
-        scales, said = audited(setup, models, data, list(found.scales))
+        scales, said = scales_of(setup, models, data, list(found.scales))
         found = dataclasses.replace(found, scales=scales, audited=said)
     if not match_confidence or not found.ranked:
         return found

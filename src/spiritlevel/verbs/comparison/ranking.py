@@ -96,10 +96,12 @@ def _margin(one: Measurement, other: Measurement) -> float:
 
 
 def by_trust(scales: Mapping[str, Scale]) -> list[str]:
-    """The measures that may rank networks: those least changed by symmetries first."""
+    """The measures that may rank networks: the surest first, of them those changed least."""
     known = [*PREFERRED, *scales]
     admitted = [name for name, scale in scales.items() if scale.admits]
-    return sorted(admitted, key=lambda n: (ADMITTED.index(scales[n].kind), known.index(n)))
+    return sorted(
+        admitted, key=lambda n: (ADMITTED.index(scales[n].kind), scales[n].slack, known.index(n))
+    )
 
 
 @dataclasses.dataclass(frozen=True)

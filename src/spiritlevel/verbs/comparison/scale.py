@@ -14,13 +14,18 @@ from typing import Any
 
 from torch import nn
 
+from ...engine.weight_space.products import SMALL
 from ...measures import registered_cards
-from ...measures.setup import OfMeasures, Setup
+from ...measures.setup import Setup
+from ...symmetries import BOTH, DOWN, UP
+from ...symmetries.completeness import MOST_PARAMETERS
 from .. import measuring as api
-from ..audit import Audit, audit
+from ..audit import Audit, audited
 from ..audit.affording import LEAST_SAMPLES, spread
 from ..audit.record import AnswerKind, strength
 
+# What only a long search finds, by its name on the cards.
+NOT_SEARCHED = frozenset({"free_shift", "logit_shift", "unit_mix"})
 RESCALINGS = frozenset({"layer_rescale", "neuron_rescale"})
 ADMITTED: tuple[AnswerKind, ...] = ("unchanged", "nearly", "untested")  # the surest first
 KINDS: tuple[AnswerKind, ...] = (*ADMITTED, "open", "changes")
@@ -45,14 +50,12 @@ class Scale:
 
 def claimed(measure: str) -> Scale:
     """What its card claims, for networks that were not audited."""
-    invariant = {card.name: card.invariant for card in registered_cards()}.get(measure, frozenset())
-    if invariant >= RESCALINGS:
+    if not (changing := sorted(RESCALINGS - _invariances(measure))):
         return Scale("untested", "by its card no rescaling of layers or neurons changes it")
-    changing = sorted(RESCALINGS - invariant)[0]
-    return Scale("changes", f"by its card under {changing}")
+    return Scale("changes", f"by its card under {changing[0]}")
 
 
-def audited(
+def scales_of(
     setup: Setup, models: Mapping[str, nn.Module], data: Iterable[Any], measures: Sequence[str]
 ) -> tuple[dict[str, Scale], str]:
     """By measure, the worst that was found of all architectures; and what was audited."""
@@ -61,10 +64,10 @@ def audited(
     found: dict[str, list[Scale]] = {measure: [] for measure in measures}
     symmetries: set[str] = set()
     for name in sorted(examples.values(), key=list(models).index):
-        one = _audit_of(silent, models[name], data, measures)
+        one, missed = _audit_of(silent, models[name], data, measures)
         symmetries.update(one.preserving)
         for measure in measures:
-            scale = _scale(one, measure)
+            scale = _scale(one, measure, missed)
             where = f" in {name!r}" if len(examples) > 1 else ""
             found[measure].append(dataclasses.replace(scale, text=scale.text + where))
     worst = {
@@ -77,21 +80,42 @@ def audited(
 
 def _audit_of(
     setup: Setup, model: nn.Module, data: Iterable[Any], measures: Sequence[str]
-) -> Audit:
+) -> tuple[Audit, frozenset[str]]:
+    """An audit that is cheap beside measuring, and symmetries that it may have missed.
+
+    In a large network, those that layers of a known kind do not show take longer to find than all
+    else. Where the network is piecewise linear they are no others but these rescalings, except for
+    what the loss takes away and units that only linear maps link.
+    """
     workspace = setup.workspace(model, data)
     with workspace.surface.preserved():
+        size = sum(p.numel() for p in workspace.surface.parameters.values())
+        bent = bool(workspace.plan.bent)
         share = LEAST_SAMPLES / max(workspace.num_samples, LEAST_SAMPLES)
         few = spread(workspace.surface, LEAST_SAMPLES)
-    budget = max(api.BUDGET / share, LEAST_BUDGET)
-    return audit(model, few, measures=measures, budget=budget, **setup.keywords(OfMeasures))
+    thorough = size <= (MOST_PARAMETERS if bent else SMALL)
+    one = audited(
+        dataclasses.replace(setup, method="auto", arithmetic="full"),
+        model,
+        few,
+        measures=measures,
+        budget=max(api.BUDGET / share, LEAST_BUDGET),
+        order=(BOTH, UP, DOWN),
+        thorough=thorough,
+    )
+    missed = frozenset[str]() if thorough else NOT_SEARCHED if bent else frozenset({"logit_shift"})
+    return one, missed
 
 
-def _scale(one: Audit, measure: str) -> Scale:
+def _scale(one: Audit, measure: str, missed: frozenset[str]) -> Scale:
     if measure not in one.original:
         return Scale("open", "auditing it takes too long")
     if not one.original[measure].value:
         return Scale("open", "it is 0 on the audited samples")
     answer = one.verdict(measure).scale
+    unclaimed = sorted(missed - _invariances(measure))
+    if answer.kind in ADMITTED and unclaimed:
+        return Scale("open", f"perhaps {' or '.join(unclaimed)} does; `audit` looks for that")
     sizes = [
         strength(one.factor(measure, move))
         for move in one.preserving
@@ -99,6 +123,11 @@ def _scale(one: Audit, measure: str) -> Scale:
     ]
     slack = math.exp(max(sizes)) if sizes and answer.kind in ADMITTED else 1.0
     return Scale(answer.kind, answer.text, slack)
+
+
+def _invariances(measure: str) -> frozenset[str]:
+    """What its card claims; nothing without a card."""
+    return {card.name: card.invariant for card in registered_cards()}.get(measure, frozenset())
 
 
 def _architecture(model: nn.Module) -> tuple[Any, ...]:
