@@ -60,10 +60,12 @@ def scales_of(
 ) -> tuple[dict[str, Scale], str]:
     """By measure, the worst that was found of all architectures; and what was audited."""
     silent = dataclasses.replace(setup, progress=None)
-    examples = {_architecture(model): name for name, model in reversed(models.items())}
+    examples: dict[tuple[Any, ...], str] = {}
+    for name, model in models.items():
+        examples.setdefault(_architecture(model), name)
     found: dict[str, list[Scale]] = {measure: [] for measure in measures}
     symmetries: set[str] = set()
-    for name in sorted(examples.values(), key=list(models).index):
+    for name in examples.values():
         one, missed = _audit_of(silent, models[name], data, measures)
         symmetries.update(one.preserving)
         for measure in measures:
@@ -81,11 +83,10 @@ def scales_of(
 def _audit_of(
     setup: Setup, model: nn.Module, data: Iterable[Any], measures: Sequence[str]
 ) -> tuple[Audit, frozenset[str]]:
-    """An audit that is cheap beside measuring, and symmetries that it may have missed.
+    """An audit that is cheap beside measuring, and what a card must claim because it was not tried.
 
-    In a large network, those that layers of a known kind do not show take longer to find than all
-    else. Where the network is piecewise linear they are no others but these rescalings, except for
-    what the loss takes away and units that only linear maps link.
+    In a large network, symmetries that layers of a known kind do not show take longer to find than
+    all else takes. A piecewise linear one has hardly any, but for what the loss takes away.
     """
     workspace = setup.workspace(model, data)
     with workspace.surface.preserved():
