@@ -177,7 +177,9 @@ def test_a_hardly_trained_network_is_left_out_where_others_are_further():
     assert "The losses differ, from 0.01 ('a') to 1.1 ('c')" in str(found(0.01, 0.012, 1.1))
     alike = found(1.3, 1.4, 1.5)  # as far as this task goes, perhaps
     assert alike.names == ["a", "b", "c"]
-    assert "'a' is ranked, but hardly trained: its loss (1.3)" in str(alike)
+    assert "'a', 'b' and 'c' are hardly trained: their loss (1.3, 1.4, 1.5) is closer to" in str(
+        alike
+    )
     assert found(0.01, 2.0).names == ["a", "b"]  # of two, none is left out
 
 

@@ -122,13 +122,18 @@ def stages(
         ranked: the networks that are ranked.
     """
     lines = []
-    for name, chance in untrained.items():
-        one, other = apart([losses[name], chance])
-        said = "is ranked, but hardly trained" if name in ranked else "is left out"
-        lines.append(
-            f"{name!r} {said}: its loss ({one}) is closer to that of guessing ({other}) than to "
-            "0, so its values do not describe a minimum."
-        )
+    for said, names in (
+        ("hardly trained", [name for name in untrained if name in ranked]),
+        ("left out", [name for name in untrained if name not in ranked]),
+    ):
+        if names:
+            *each, chance = apart([*map(losses.__getitem__, names), max(untrained.values())])
+            are, its = ("is", "its") if len(names) == 1 else ("are", "their")
+            lines.append(
+                f"{_listing(map(repr, names))} {are} {said}: {its} loss ({', '.join(each)}) is "
+                f"closer to that of guessing ({chance}) than to 0, so {its} values do not describe "
+                "a minimum."
+            )
     by_loss = sorted((name for name in ranked if name in losses), key=losses.__getitem__)
     if by_loss and losses[by_loss[-1]] > DIFFERENT * losses[by_loss[0]]:
         low, high = by_loss[0], by_loss[-1]
