@@ -151,3 +151,15 @@ def test_without_an_audit_a_card_must_claim_both_rescalings():
         "neuron.rho_sum": "untested",
         "curvature.trace": "changes",
     }
+
+
+def test_in_a_large_network_a_card_must_claim_what_was_not_searched(monkeypatch):
+    """Attention and normalizations may have more symmetries than layers of a known kind show."""
+    monkeypatch.setattr("spiritlevel.verbs.comparison.scale.SMALL", 10)
+    monkeypatch.setattr("spiritlevel.verbs.comparison.scale.MOST_PARAMETERS", 10)
+    data = torch.randn(20, 6), torch.randint(3, (20,))
+    plain = scales_of(Setup(), {"a": chain(nn.ReLU()).eval()}, data, BY)[0]
+    assert [plain[name].kind for name in BY] == ["changes", "untested"]
+    bent = scales_of(Setup(), {"a": Normalized().eval()}, data, BY)[0]["neuron.rho_sum"]
+    assert bent.kind == "open"
+    assert "perhaps free_shift or unit_mix does; `audit` looks" in bent.text
