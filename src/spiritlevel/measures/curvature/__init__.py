@@ -35,7 +35,6 @@ trace_measure = functools.partial(
     measure,
     invariant={"unit_permute", "logit_shift", "batch_split"},
     needs=SWEEP,
-    counterpart="relative.kappa",
 )
 
 
@@ -135,7 +134,6 @@ def trace_squared(workspace: Workspace) -> Measured:
         "the same architecture and scale. It is determined by the optimizer's step size more than "
         "by the data."
     ),
-    counterpart="scaled.lambda_max",
     in_audit=True,
 )
 def lambda_max(workspace: Workspace) -> Measured:

@@ -92,7 +92,6 @@ climb_measure = functools.partial(
         "networks or training runs. Away from a minimum it is mostly ρ times the gradient's norm."
     ),
     options=(RHO, STEPS, RESTARTS),
-    counterpart="sharpness.adaptive",
 )
 def worst(workspace: Workspace) -> Measured:
     """By climbs along the gradient and from random starts."""
@@ -128,7 +127,6 @@ def adaptive(workspace: Workspace) -> Measured:
     invariant={"unit_permute", "logit_shift"},
     misleads=f"Like sharpness.worst. {ORDER} It grows as m falls: compare at equal m only.",
     options=(RHO, GROUP, STEPS),
-    counterpart="sharpness.adaptive_m_worst",
 )
 def m_worst(workspace: Workspace) -> Measured:
     """One climb per group."""
@@ -164,7 +162,6 @@ def adaptive_m_worst(workspace: Workspace) -> Measured:
         "below a thousandth of the loss loses digits."
     ),
     options=(SIGMA,),
-    counterpart="sharpness.adaptive_average",
 )
 def average(workspace: Workspace) -> Measured:
     """Over pairs of noise and its mirror image."""
