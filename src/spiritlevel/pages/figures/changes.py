@@ -1,4 +1,4 @@
-"""Changes of the weights, rounding and deleting: the rise of the loss, and what is chosen."""
+"""Changes of the weights, rounding and deleting: the loss increase, and what is chosen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULES = {
 
 
 def quantization(found: Quantization) -> Figure:
-    """Two panels: predicted and measured rises over the mean width, and the chosen plan."""
+    """Two panels: loss increase over the mean width, and the chosen plan."""
     height = max(3.2, 1.0 + 0.17 * len(found.sizes))
     figure = new_figure(8.2, min(height, 12.0))
     left, right = figure.subplots(1, 2, width_ratios=(1.15, 1.0))
@@ -31,7 +31,7 @@ def quantization(found: Quantization) -> Figure:
 
 
 def pruning(found: Pruning) -> Figure:
-    """Two panels: measured and predicted rises by share, and ½ρ(j) of every unit by weight."""
+    """Two panels: loss increase by share, and ½ρ(j) of every unit by weight."""
     figure = new_figure(8.2, 3.4)
     left, right = figure.subplots(1, 2, width_ratios=(1.1, 1.0))
     share_and_rise(found, ax=left)
@@ -40,7 +40,7 @@ def pruning(found: Pruning) -> Figure:
 
 
 def size_and_rise(found: Quantization, *, ax: Axes) -> None:
-    """The rise of the loss against bits per weight, of the best plans and of uniform widths."""
+    """The loss increase against bits per weight, of the best plans and of uniform widths."""
 
     def draw(plans: list[Plan], rise: str, label: str, **look: Any) -> None:
         known = [plan for plan in plans if getattr(plan, rise) is not None]
@@ -61,7 +61,8 @@ def size_and_rise(found: Quantization, *, ax: Axes) -> None:
     largest = max(abs(plan.measured_rise or plan.rise) for plan in plans) or 1.0
     # rounding may also lower the loss, so zero must be on the axis
     ax.set_yscale("symlog", linthresh=10.0 ** round(math.log10(largest) - 3))
-    _finish(ax, "bits per weight", "rise of the loss", loc="upper right")
+    ax.set_title("What rounding costs", fontsize=FONT + 1)
+    _finish(ax, "bits per weight", "loss increase", loc="lower left")
 
 
 def bits_of_weights(found: Quantization, *, ax: Axes) -> None:
@@ -76,13 +77,14 @@ def bits_of_weights(found: Quantization, *, ax: Axes) -> None:
     ax.set_yticks(rows, labels)
     ax.invert_yaxis()
     ax.set_xticks(list(found.options))
-    ax.set_xlabel(f"bits, {plan.mean_bits:.2f} on average")
+    ax.set_title("Bits of each weight", fontsize=FONT + 1)
+    ax.set_xlabel(f"bits per weight, {plan.mean_bits:.2f} on average")
     tidy(ax)
     ax.tick_params(axis="y", labelsize=font)
 
 
 def share_and_rise(found: Pruning, *, ax: Axes) -> None:
-    """The rise of the loss against the share of the weights that is deleted, by rule."""
+    """The loss increase against the share of the weights that is deleted, by rule."""
     for i, (rule, curve) in enumerate(found.curves.items()):
         look: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)]}
         label = RULES.get(rule, rule)
@@ -96,7 +98,8 @@ def share_and_rise(found: Pruning, *, ax: Axes) -> None:
             errors = [d.stderr or 0.0 for d in predicted]
             if any(errors):
                 ax.errorbar(xs, ys, errors, linestyle="none", capsize=2, **look)
-    _finish(ax, "% of the weights deleted", "rise of the loss")
+    ax.set_title("What deleting costs", fontsize=FONT + 1)
+    _finish(ax, "% of the weights deleted", "loss increase")
 
 
 def units(found: Pruning, *, ax: Axes) -> None:
@@ -110,7 +113,8 @@ def units(found: Pruning, *, ax: Axes) -> None:
     largest = max((float(second.max()) for second in found.second.values()), default=0.0)
     if largest > 0:  # a dead unit has 0, or what rounding leaves of it
         ax.set_ylim(bottom=1e-6 * largest)
-    _finish(ax, "% of the units of a weight", "½ρ(j)")
+    ax.set_title("What each unit costs alone", fontsize=FONT + 1)
+    _finish(ax, "% of the units of a weight", "predicted loss increase ½ρ(j)")
 
 
 def _weight(name: str, *longest: int) -> str:
