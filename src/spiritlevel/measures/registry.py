@@ -113,7 +113,6 @@ class Card:
     needs: Needs  # the shared work it builds on
     default: bool  # whether `measure(model, data)` includes it
     in_audit: bool  # whether `audit(model, data)` includes it although it is no default
-    counterpart: str | None  # a similar measure that does not change with the weights' scale
     requires: tuple[Requirement, ...]  # each raises where it is not met
     options: tuple[str, ...]  # the names of those that it reads
     found_by: FoundBy
@@ -176,7 +175,6 @@ def measure(
     needs: Needs = Needs(),  # noqa: B008 - it is frozen
     default: bool = False,
     in_audit: bool = False,
-    counterpart: str | None = None,
     requires: tuple[Requirement, ...] = (),
     options: Sequence[Option | str] = (),
     found_by: FoundBy = "formula",
@@ -225,7 +223,6 @@ def measure(
             needs=needs,
             default=default,
             in_audit=in_audit,
-            counterpart=counterpart,
             requires=requires,
             options=tuple(each.name if isinstance(each, Option) else each for each in options),
             found_by=found_by,

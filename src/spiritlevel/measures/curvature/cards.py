@@ -35,7 +35,6 @@ PRODUCTS = Needs(products=True)
     ),
     needs=SWEEP,
     default=True,
-    counterpart="relative.kappa",
 )
 def trace(workspace: Workspace) -> Measured:
     """Of each layer: the parameters of that module, including the bias."""
@@ -59,7 +58,6 @@ def trace(workspace: Workspace) -> Measured:
         "Rescaling changes it, as it does the trace."
     ),
     needs=SWEEP,
-    counterpart="relative.kappa",
 )
 def ggn_trace(workspace: Workspace) -> Measured:
     """The same sums as for the trace, but claimed for the GGN only, so no certificate is needed."""
@@ -128,7 +126,6 @@ def trace_squared(workspace: Workspace) -> Measured:
     needs=PRODUCTS,
     requires=(room_for_network,),
     found_by="products",
-    counterpart="scaled.lambda_max",
     in_audit=True,
 )
 def lambda_max(workspace: Workspace) -> Measured:

@@ -56,7 +56,6 @@ path_measure = functools.partial(
         "1 forward, C backwards, shared by the family (C outputs; beyond 32 outputs a few output "
         "probes)"
     ),
-    counterpart="relative.kappa",
     invariant={"unit_permute", "logit_shift", "batch_split"},
 )
 def centered(workspace: Workspace) -> Measured:

@@ -46,7 +46,6 @@ PAPER = "Taleghani et al., An accurate flatness measure"
     needs=HEAD,
     default=True,
     requires=(head,),
-    counterpart="head.kappa",
 )
 def head_trace(workspace: Workspace) -> Measured:
     """For cross-entropy as in the formula; for other losses Tr A_n replaces the Gini term."""
@@ -110,7 +109,6 @@ def head_trace_squared(workspace: Workspace) -> Measured:
     default=True,
     found_by="products",
     requires=(head,),
-    counterpart="head.scaled_lambda_max",
 )
 def head_lambda_max(workspace: Workspace) -> Measured:
     """Lanczos on H·V = mean A_n (V φ_n) φ_nᵀ until the residual is that of the products."""

@@ -82,7 +82,6 @@ noise_measure = functools.partial(
     invariant={"unit_permute", "logit_shift", "batch_split"},
     misleads=f"Rescaling the weights changes it at will. {LIMITS}",
     shared_work=SEARCH,
-    counterpart="pac_bayes.magnitude",
 )
 def sigma(workspace: Workspace) -> Measured:
     """1/σ², searched for with the same noise vectors at every noise level."""
@@ -124,7 +123,6 @@ def magnitude(workspace: Workspace) -> Measured:
         f"{LIMITS}"
     ),
     shared_work=SEARCH,
-    counterpart="pac_bayes.magnitude",
 )
 def bound(workspace: Workspace) -> Measured:
     """The bound, with the error that 1/σ² gives it, by the slope there."""

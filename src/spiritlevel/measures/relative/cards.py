@@ -117,7 +117,6 @@ def kappa_max(workspace: Workspace) -> Measured:
     needs=KAPPA,
     requires=(measured_weights, weight_decay),
     options=(WEIGHT_DECAY,),
-    counterpart="relative.kappa",
 )
 def kappa_decay(workspace: Workspace) -> Measured:
     """The Hessian of λ/2 ‖W‖² is λ times the identity."""

@@ -94,7 +94,6 @@ SIZE_OF_BIASES = (
     found_by="search",
     cost=CLIMB_COST,
     further_cost=_climbing,
-    counterpart="sharpness.adaptive",
     in_audit=True,
 )
 def worst(workspace: Workspace) -> Measured:
@@ -140,7 +139,6 @@ def adaptive(workspace: Workspace) -> Measured:
     found_by="search",
     cost=GROUP_COST,
     further_cost=_climbing_groups,
-    counterpart="sharpness.adaptive_m_worst",
 )
 def m_worst(workspace: Workspace) -> Measured:
     """One climb per group."""
@@ -183,7 +181,6 @@ def adaptive_m_worst(workspace: Workspace) -> Measured:
     found_by="draws",
     cost=NOISE_COST,
     further_cost=_drawing,
-    counterpart="sharpness.adaptive_average",
 )
 def average(workspace: Workspace) -> Measured:
     """Over pairs of noise and its mirror image."""

@@ -7,6 +7,7 @@ moved copy is held against the original on all of the data before anything is co
 """
 
 from .moving import audit as audit
+from .moving import audited as audited
 from .record import ANSWERS as ANSWERS
 from .record import NEARLY as NEARLY
 from .record import VALUE as VALUE

@@ -77,7 +77,7 @@ def within(
     workspace = setup.workspace(model, data)
     with workspace.surface.preserved():
         total = workspace.num_samples
-        few = setup.workspace(model, _spread(workspace.surface, LEAST_SAMPLES))
+        few = setup.workspace(model, spread(workspace.surface, LEAST_SAMPLES))
         with few.surface.preserved():
             prices: Prices | None = asked.of(few).priced().prices
     assert prices is not None
@@ -106,11 +106,11 @@ def within(
         f"copies on all; the budget is {budget:g}{dear}"
     )
     with workspace.surface.preserved():
-        part_of_data = _spread(workspace.surface, samples) if note else data
+        part_of_data = spread(workspace.surface, samples) if note else data
     return Affordable(setup, part_of_data, left_out, note, plan)
 
 
-def _spread(surface: Surface, count: int) -> list[Any]:
+def spread(surface: Surface, count: int) -> list[Any]:
     """So many samples, spread evenly over the data of all processes."""
     total, seen, parts = sum(surface.processes.gather(surface.count_samples())), 0, list[Any]()
     step = max(total / max(count, 1), 1.0)

@@ -19,7 +19,7 @@ from ...measures import get, registered_cards
 from ...measures.asked import MEASURES, Asked
 from ...measures.confounders import MEASURED_ALONG
 from ...measures.setup import OfMeasures, Setup
-from ...measures.verb import verb
+from ...measures.verb import measuring, verb
 from ...model import batches as _batches
 from ...model.arguments import ArgumentCheck
 from ...model.batches import BatchLocation
@@ -27,7 +27,7 @@ from ...model.findings import share
 from ...model.losses import common_shift
 from ...model.surface import Surface
 from ...records.measurements import Cost, Report
-from ...symmetries import CONFIDENCE_ONLY, DOWN, UP
+from ...symmetries import BOTH, CONFIDENCE_ONLY, DOWN, UP
 from .. import measuring as api
 from .affording import on_all, within
 from .checking import OutputCheck, View
@@ -99,14 +99,39 @@ def audit(
     also = list(MEASURED_ALONG)
     if measures is None:
         also += [card.name for card in registered_cards() if card.in_audit]
+    return audited(
+        setup, model, data, measures=measures, also=also, method=method, draws=draws, budget=budget
+    )
+
+
+@measuring()
+def audited(
+    setup: Setup,
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None,
+    also: Sequence[str] = (),
+    method: Method | None = None,
+    draws: int = 1,
+    budget: float | None,
+    order: Sequence[int] = (UP, DOWN, BOTH),
+    thorough: bool = True,
+) -> Audit:
+    """As `audit`, with further measures where they apply.
+
+    Args:
+        order: where the factors of the draws lie, one after another.
+        thorough: whether symmetries are looked for that no layer of a known kind shows.
+    """
     tell = setup.progress or (lambda done, total, text: None)
     tell(0, 1, "looking for symmetries")
-    found = _find(setup, model, data)
+    found = _find(setup, model, data, thorough=thorough)
     symmetries_found = found.symmetries
     if method is None:  # without weight probes, whose noise could hide what a move does
         method = "exact" if found.num_outputs <= EXACT_COLUMNS else "output_probes"
     silent = dataclasses.replace(setup, method=method, progress=None)
-    towards = {name: _towards(move, draws) for name, move in symmetries_found.moves.items()}
+    towards = {name: _towards(move, draws, order) for name, move in symmetries_found.moves.items()}
     steps = sum(map(len, towards.values())) + 2
     if budget is None:
         budget = api.usual_budget(found.size, measures, BUDGET)
@@ -193,11 +218,12 @@ def _unexplored(before: str, unmeasured: list[str]) -> str:
     return "; ".join(part for part in (before, missed) if part)
 
 
-def _towards(move: symmetries.Move, draws: int) -> list[int]:
+def _towards(move: symmetries.Move, draws: int, order: Sequence[int]) -> list[int]:
     """Where the factors of each draw lie; every variant of the move is drawn."""
     if move.name == "unit_permute":  # has no factors: any order is as good as another
         return [UP]
-    possible = (UP, DOWN) if move.name in CONFIDENCE_ONLY else move.towards
+    allowed = (UP, DOWN) if move.name in CONFIDENCE_ONLY else move.towards
+    possible = [each for each in order if each in allowed]
     count = max(draws, len(move.variants))
     return [possible[index % len(possible)] for index in range(count)]
 
@@ -238,7 +264,7 @@ class _Found:
     seen: View | None  # what the loss sees of outputs, if that is less than all
 
 
-def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> _Found:
+def _find(setup: Setup, model: nn.Module, data: Iterable[Any], *, thorough: bool) -> _Found:
     """The symmetries of the network, looked for on its first samples."""
     loss, forward = setup.loss, setup.forward
     with dataclasses.replace(setup.whole(), progress=None).opened(model, data) as workspace:
@@ -277,6 +303,7 @@ def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> _Found:
         vary=lambda index: on(_batches.map_tensors(lambda t: _varied(t, index), more)),
         seen=seen,
         generator=torch.Generator().manual_seed(setup.seed),
+        thorough=thorough,
     )
     return _Found(found, num_outputs, num_samples, size, sum(costs, Cost()), seen)
 
