@@ -51,6 +51,7 @@ def size_and_rise(found: Quantization, *, ax: Axes) -> None:
     largest = max(abs(plan.increase) for plan in [*found.frontier, *found.uniforms]) or 1.0
     # rounding may also lower the loss, so zero must be on the axis
     ax.set_yscale("symlog", linthresh=10.0 ** round(math.log10(largest) - 3))
+    ax.set_title("What rounding costs", fontsize=FONT + 1)
     _curves(found, ax, loc="upper right")
     if found.chosen is not None:
         ax.axvline(found.chosen.mean_bits, color=GREY, linewidth=0.8)
@@ -68,7 +69,8 @@ def bits_of_weights(found: Quantization, *, ax: Axes) -> None:
     ax.set_yticks(rows, labels)
     ax.invert_yaxis()
     ax.set_xticks(list(found.options))
-    ax.set_xlabel(f"bits, {plan.mean_bits:.2f} on average")
+    ax.set_title("Bits of each weight", fontsize=FONT + 1)
+    ax.set_xlabel(f"bits per weight, {plan.mean_bits:.2f} on average")
     tidy(ax)
     ax.tick_params(axis="y", labelsize=font)
 
@@ -93,7 +95,8 @@ def units(found: Pruning, *, ax: Axes) -> None:
     largest = max((float(second.max()) for second in found.second.values()), default=0.0)
     if largest > 0:  # a dead unit has 0, or what rounding leaves of it
         ax.set_ylim(bottom=1e-6 * largest)
-    _finish(ax, "% of the units of a weight", "½ρ(j)")
+    ax.set_title("What each unit costs alone", fontsize=FONT + 1)
+    _finish(ax, "% of the units of a weight", "predicted loss increase ½ρ(j)")
 
 
 def _weight(name: str, *longest: int) -> str:

@@ -8,7 +8,6 @@ moved copy is compared with the original on all of the data before anything is c
 
 from .moving import audit as audit
 from .moving import audited as audited
-from .record import ANSWERS as ANSWERS
 from .record import FACTOR as FACTOR
 from .record import NEARLY as NEARLY
 from .record import Answer as Answer
