@@ -206,7 +206,7 @@ def test_a_resumed_study_ends_as_if_nothing_had_failed(tmp_path, monkeypatch):
         assert len(store.rows("epoch_measurements")) == 6 * 2 * 3  # the whole and two layers
         errors = [row["error"] for row in store.rows("runs") if row["status"] == "failed"]
         assert [error.partition(" (")[0] for error in errors] == ["MemoryError: no room"] * 2
-        kendall = statistics(store, resamples=0)["head.trace"].kendall
+        kendall = statistics(store)["head.trace"].kendall
         assert (kendall.n, kendall.excluded) == (4, 2)
     resume(tmp_path / "failing").close()
     assert lasting(tmp_path / "failing") == lasting(tmp_path / "plain")

@@ -117,8 +117,7 @@ def test_seeds_that_settings_share_are_counted(settings, seeds):
     """Of 60 studies in which seeds decide a half: those over settings alone are right in few."""
     random = numpy.random.default_rng(seeds)
     found = [
-        summary(seeded(random, settings, seeds, 0.5), resamples=0)["m"].levels["spearman"]
-        for _ in range(60)
+        summary(seeded(random, settings, seeds, 0.5))["m"].levels["spearman"] for _ in range(60)
     ]
     held = [
         numpy.mean([each.low <= 0 <= each.high for each in looks])
@@ -143,7 +142,7 @@ def test_what_settings_share_is_counted_with_one_seed_too():
             {"settings": {"a": a, "b": b, "c": c, "seed": 0}, "measures": {"m": u}, "target": v}
             for a, b, c, u, v in zip(*axes.values(), x, y, strict=True)
         ]
-        row = summary(rows, resamples=0)["m"]
+        row = summary(rows)["m"]
         assert not row.levels
         assert row.shared["a"].clusters == 6
         assert row.judged.fixed == ("b", "c")
@@ -203,7 +202,7 @@ def test_the_verdict_rests_on_the_widest_interval(one_axis_decides):
         }
         for i in range(30)
     ]
-    found = summary(rows, resamples=0)
+    found = summary(rows)
     assert found["m"].verdict == "no clear association at this n"
     assert found["m"].holm["judged"] == found["m"].judged.p > 0.05
     assert "Here it is over 5 groups with the same lr" in str(found)

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel import SpiritlevelError
-from spiritlevel_lab.statistics import kendall, pearson, spearman, summary
+from spiritlevel_lab.statistics import summary
 
 LONG = "sensitivity.robustness_prediction"  # the longest name of the catalogue
 
@@ -50,7 +50,7 @@ def columns(rows, name):
 
 @pytest.fixture(scope="module")
 def found():
-    return summary(study(), resamples=200)
+    return summary(study())
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def named(printed, word: str) -> dict[str, list[str]]:
 def test_lines_are_no_wider_than_asked(found, width):
     lines = found.details(width).splitlines()
     assert max(map(len, lines)) <= width
-    assert sum(line.startswith("measure ") for line in lines) > (5 if width > 100 else 6)
+    assert sum(line.startswith("measure ") for line in lines) > (4 if width > 100 else 5)
 
 
 @pytest.mark.parametrize("name", [LONG, "m"])
@@ -97,7 +97,7 @@ def test_what_takes_runs_as_independent_stands_below_one_heading(found):
     """Its interval is narrower or as wide, so it must not be taken for the one that judges."""
     text = found.details(100)
     heading = text.index("If all runs were independent")
-    for word in ("Pearson r", "Kendall τ", "bootstrap", "slope"):
+    for word in ("Pearson r", "Kendall τ", "slope"):
         assert word not in text[:heading], word
     assert "independent" not in str(found).replace("as independent", "")
 
@@ -109,33 +109,6 @@ def test_p_is_corrected_over_the_two_measures_that_vary(found):
     corrected = {small: min(1.0, 2 * small), large: max(2 * small, large)}
     for name, p in plain.items():
         assert float(rows[name][1]) == pytest.approx(corrected[p], rel=0.06)
-
-
-def test_bootstrap_is_near_scipys(printed):
-    x, y = columns(study(), "m")
-    cells = printed["r               ρ               τ"]["m"]
-    functions = (stats.pearsonr, stats.spearmanr, stats.kendalltau)
-    for cell, function in zip(cells, functions, strict=True):
-        truth = stats.bootstrap(
-            (x, y),
-            lambda a, b, f=function: f(a, b).statistic,
-            paired=True,
-            vectorized=False,
-            n_resamples=500,
-            random_state=np.random.default_rng(0),
-        ).confidence_interval
-        ends = [float(end) for end in cell.strip("[]").split(",")]
-        assert ends == pytest.approx([truth.low, truth.high], abs=0.12)  # of few resamples
-
-
-def test_bootstrap_is_not_the_formula(printed):
-    x, y = columns(study(), LONG)
-    cells = printed["r               ρ               τ"][LONG]
-    for cell, function in zip(cells, (pearson, spearman, kendall), strict=True):
-        own = function(x, y, interval="bca", resamples=200)
-        formula = function(x, y)
-        assert cell == f"[{own.low:+.2f},{own.high:+.2f}]"
-        assert cell != f"[{formula.low:+.2f},{formula.high:+.2f}]"
 
 
 def test_what_is_given_is_the_correlation_of_residuals(found):
@@ -154,24 +127,15 @@ def test_what_was_not_computed_has_no_table():
     rows = study()
     for row in rows:
         del row["confounders"]
-    found = summary(rows, resamples=0)
+    found = summary(rows)
     assert "given" not in str(found)
     printed = tables(found.details(200))
-    assert "bootstrap" not in found.details()
     assert set(named(printed, "slope")["fixed"][:-1]) == {"–"}
-
-
-def test_resamples_without_a_value_are_told():
-    rows = study()[1:7]
-    for i, row in enumerate(rows):
-        row["measures"] = {"step": float(i == 0)}  # most resamples do not have the one run
-    notes = summary(rows, resamples=300).notes()
-    assert any(note.startswith("step, BCa of r: ") and "of 300 resamples" in note for note in notes)
 
 
 @pytest.mark.parametrize(("confidence", "words"), [(0.95, "95%"), (0.999, "99.9%"), (0.5, "50%")])
 def test_confidence_is_not_rounded(confidence, words):
-    found = summary(study(), confidence=confidence, resamples=0)
+    found = summary(study(), confidence=confidence)
     assert f"Brackets: {words} intervals." in str(found)
     assert f"their {words} intervals" in " ".join(found.details().split())
 

@@ -218,7 +218,6 @@ def report(
         str | None,
         typer.Option(help=f"{', '.join(TARGETS)}, or a measure of the study (default: gap)."),
     ] = None,
-    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples; 0 for none.")] = 2000,
     confounders: options.Confounders = None,
     confidence: options.Confidence = None,
     json: options.Json = None,
@@ -250,7 +249,6 @@ def report(
             statistics = population_statistics.statistics(
                 population,
                 target=target,
-                resamples=resamples,
                 confounders=confounders,
                 confidence=0.95 if confidence is None else confidence,
             )

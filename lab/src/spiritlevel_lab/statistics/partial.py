@@ -112,7 +112,7 @@ def partials_of_kept(
     """The coefficient of the runs that each row keeps (1, else 0); nan where there is none."""
     np = numpy()
     left_x, left_y, *others = (
-        _units_of_kept(column if kind == "pearson" else ranks_of_counts(column, kept), kept)
+        _units_of_kept(column if kind == "pearson" else ranks_of_counts(column, kept)[0], kept)
         for column in (x, y, *confounders.values())
     )
     held = np.stack(others, axis=-1) if others else np.zeros((*kept.shape, 0))

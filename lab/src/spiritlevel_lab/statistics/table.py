@@ -36,8 +36,6 @@ def summary(
     rows: Sequence[Mapping[str, Any]],
     *,
     confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
     seeds: Seeds = "hold",
     seed_key: str = "seed",
     num_test: int | None = None,
@@ -53,8 +51,6 @@ def summary(
             with their standard errors as "errors" where these are known.
             A missing or non-finite number leaves the run out where that number is needed.
         confidence: of all intervals.
-        resamples: of the BCa bootstrap; 0 leaves it out.
-        seed: of the bootstrap.
         seeds: see `granulated_kendall`.
         seed_key: the name of the seed in the settings.
         num_test: this and the rest: see `sign_error`.
@@ -81,7 +77,6 @@ def summary(
         # A measure that is a confounder too is judged given the other confounders.
         others = {other: column for other, column in confounders.items() if other != name}
         pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
-        again: dict[str, Any] = {"interval": "bca", "resamples": resamples, "seed": seed}
         partial = {
             kind: partial_correlation(confounders=others, kind=kind, clusters=clusters, **pair)
             for kind in LEVELS
@@ -104,7 +99,6 @@ def summary(
             pearson=pearson(**pair),
             spearman=ranks,
             kendall=kendall(**pair),
-            bootstrap={k: of(**pair, **again) for k, of in COEFFICIENTS.items() if resamples},
             judged=(
                 found_levels["spearman"].judged
                 if found_levels

@@ -27,10 +27,9 @@ from .sign_error import SignError
 from .tails import Tails
 
 FORMAT = "spiritlevel-statistics-2"
-LETTERS = {"pearson": "r", "spearman": "ρ", "kendall": "τ"}
 MISSING = "–"
 JUDGED = "judged"  # the family of the p that verdicts rest on
-AS_IF_INDEPENDENT = ("pearson", "spearman", "kendall", "bootstrap", "regression", "tails")
+AS_IF_INDEPENDENT = ("pearson", "spearman", "kendall", "regression", "tails")
 PARTS_OF_THE_JUDGED = ("levels", "shared", "partial_pearson", "partial_spearman")
 
 
@@ -42,7 +41,6 @@ class MeasureStatistics:
     pearson: Correlation
     spearman: Correlation
     kendall: Correlation
-    bootstrap: Mapping[str, Correlation]  # by kind: the same with BCa intervals; may be empty
     regression: Regression
     granulated: GranulatedKendall
     sign_error: SignError
@@ -160,8 +158,6 @@ def details_of(statistics: StudyStatistics, width: int = 100) -> list[str]:
         _wrapped(if_independent(statistics), width),
         _table(statistics, INDEPENDENT, width),
     ]
-    if any(row.bootstrap for row in statistics.measures.values()):
-        parts.append(f"The same from the bootstrap (BCa)\n{_table(statistics, BOOTSTRAPS, width)}")
     title = "Lines: target ≈ slope · measure + intercept (Taleghani et al., Table 3)"
     lines = f"{_wrapped(title, width)}\n{_table(statistics, REGRESSION, width)}"
     notes = "\n".join(_wrapped(note, width) for note in statistics.notes())
@@ -285,11 +281,6 @@ def _reasons(row: MeasureStatistics) -> list[tuple[str, str]]:
         if partial is not None and partial.reason not in told:
             reasons.append((f"{letter} given confounders", partial.reason))
             told.add(partial.reason)
-    reasons += [
-        (f"BCa of {LETTERS[kind]}", correlation.reason)
-        for kind, correlation in row.bootstrap.items()
-        if correlation.reason != row.spearman.reason
-    ]
     return [(what, reason) for what, reason in reasons if reason]
 
 
@@ -334,14 +325,6 @@ def _given(row: MeasureStatistics) -> str:
     return _coefficient(row.given) + fewer
 
 
-def _bca_of(kind: str) -> Cell:
-    def ends(row: MeasureStatistics) -> str:
-        found = row.bootstrap.get(kind)
-        return MISSING if found is None else CorrelationCell(0.0, found.low, found.high).interval
-
-    return lambda row: ends(row) or MISSING
-
-
 def _line(field: str, form: str) -> Cell:
     return lambda row: _number(getattr(row.regression, field), form)
 
@@ -376,7 +359,6 @@ INDEPENDENT: list[Column] = [
     ("Kendall τ", lambda row: _coefficient(row.kendall)),
     ("p τ", lambda row: _number(row.kendall.p, ".2g")),
 ]
-BOOTSTRAPS: list[Column] = [(LETTERS[kind], _bca_of(kind)) for kind in LETTERS]
 REGRESSION: list[Column] = [
     ("slope", _line("slope", ".3g")),
     ("std error", _line("slope_stderr", ".2g")),

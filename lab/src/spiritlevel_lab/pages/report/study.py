@@ -36,7 +36,6 @@ def page_of(
     store: Store,
     *,
     target: str = "gap",
-    resamples: int = 2000,
     population: Population | None = None,
     statistics: StudyStatistics | None = None,
     said: StudyAnswer | None = None,
@@ -47,18 +46,15 @@ def page_of(
     Args:
         store: of the study.
         target: what the measures are judged by: an outcome, or a measure of the study.
-        resamples: of the bootstrap, for this target; 0 leaves it out.
         population: of the same store, where it was read already.
-        statistics: for this target, where they were computed already, with their bootstrap.
+        statistics: for this target, where they were computed already.
         said: what these say, where it is known already.
         progress: called as progress(done, total, what), once the statistics are there.
     """
     study = store.study
     population = Population.of(store) if population is None else population
     if statistics is None:
-        statistics = population_statistics.statistics(
-            population, target=target, resamples=resamples
-        )
+        statistics = population_statistics.statistics(population, target=target)
     said = answer(population, statistics, target) if said is None else said
     leading = leading_sections(study, population.rows)
     outcomes, pairs = study_outcomes.outcomes(said), None

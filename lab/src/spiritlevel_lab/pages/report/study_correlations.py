@@ -130,7 +130,6 @@ def _coefficients(statistics: StudyStatistics, rows: list[MeasureStatistics]) ->
         Column("measure"),
         Column("coefficient"),
         Column("value", f"With its {percent(statistics.confidence)} interval by formula"),
-        Column("bootstrap", "The interval of the bootstrap over runs (BCa)"),
         Column("p", "Before Holm's correction"),
         Column("n"),
     ]
@@ -141,11 +140,7 @@ def _coefficients(statistics: StudyStatistics, rows: list[MeasureStatistics]) ->
 def _of_measure(row: MeasureStatistics) -> Iterator[list[Cell]]:
     for kind, name in KINDS.items():
         plain: Correlation = getattr(row, kind)
-        again = row.bootstrap.get(kind)
-        ends = (
-            None if again is None else CorrelationCell(0.0, again.low, again.high).interval or None
-        )
-        yield [name, _coefficient(plain), ends, two_digits(plain.p), plain.n]
+        yield [name, _coefficient(plain), two_digits(plain.p), plain.n]
 
 
 def _lines(statistics: StudyStatistics, target: str) -> Table:
