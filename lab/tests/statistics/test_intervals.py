@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from spiritlevel_lab.statistics import kendall, pearson, spearman
+from spiritlevel_lab.statistics.correlations import OF_COUNTS
 from spiritlevel_lab.statistics.intervals import by_formula
-from spiritlevel_lab.statistics.resampling import OF_COUNTS
 
 SCIPY = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}
 

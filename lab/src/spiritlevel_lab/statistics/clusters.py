@@ -23,7 +23,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from .correlations import CoefficientKind, Correlation, defined, of_all, undefined
+from .correlations import OF_COUNTS, CoefficientKind, Correlation, defined, of_all, undefined
 from .intervals import NO_INTERVAL, Interval, by_formula
 from .points import (
     Array,
@@ -35,7 +35,6 @@ from .points import (
     scipy_stats,
     why_undefined,
 )
-from .resampling import OF_COUNTS
 
 MIN_CLUSTERS = 4  # below that Student's quantile is so large that the interval says nothing
 MOST_BLOCKS = 100  # with more settings than that, several are left out at once
@@ -182,11 +181,6 @@ def groups_that_share(
     by_seed: list[Shared] = [(str(seed),) for seed in seeds]
     enough = MIN_CLUSTERS <= len(set(by_seed)) < len(by_seed)
     return coarsest(axes) | ({SEED: by_seed} if enough else {})
-
-
-def is_clear(correlation: Correlation) -> bool:
-    """Whether its interval lies on one side of 0."""
-    return correlation.low > 0 or correlation.high < 0
 
 
 def widest(found: Mapping[str, Correlation]) -> str:

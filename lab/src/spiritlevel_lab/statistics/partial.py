@@ -10,7 +10,14 @@ from typing import Literal
 from spiritlevel.ground.need import need, one_of
 
 from .clusters import in_blocks, jackknifed, numbered
-from .correlations import Correlation, defined, p_of_t, undefined
+from .correlations import (
+    Correlation,
+    defined,
+    p_of_t,
+    pearson_of_counts,
+    ranks_of_counts,
+    undefined,
+)
 from .intervals import FORMULAS, by_formula
 from .points import (
     MIN_POINTS,
@@ -25,7 +32,6 @@ from .points import (
     scipy_stats,
     why_undefined,
 )
-from .resampling import pearson_of_counts, ranks_of_counts
 
 NOTHING_LEFT = 1e-7  # of a unit column, after the confounders are taken out: rounding or as good as
 

@@ -11,20 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spiritlevel.ground.plain_text import visible
-from spiritlevel.records.content import CorrelationCell
 from spiritlevel.records.notebooks import aligned
 
 from .confounding import Confounding
-from .correlations import FINDINGS, Correlation
+from .correlations import FINDINGS, Correlation, Estimated
 from .differences import Strongest
 from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
 from .judged import Judged
-from .levels import MIN_RUNS, Levels, Within
-from .regression import Regression
+from .levels import MIN_RUNS, Levels
+from .regression import Regression, Tails
 from .sign_error import SignError
-from .tails import Tails
 
 FORMAT = "spiritlevel-statistics-2"
 MISSING = "–"
@@ -313,10 +311,8 @@ def _value(value: float) -> str:
     return _number(value, "+.2f")
 
 
-def _coefficient(found: Correlation | Judged | Within | None) -> str:
-    if found is None or math.isnan(found.value):
-        return MISSING
-    return str(CorrelationCell(found.value, found.low, found.high))
+def _coefficient(found: Estimated | None) -> str:
+    return MISSING if found is None or found.cell is None else str(found.cell)
 
 
 def _given(row: MeasureStatistics) -> str:
