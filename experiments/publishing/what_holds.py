@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spiritlevel.pages import markdown
 from spiritlevel.pages.markdown import escape
 from spiritlevel.records.content import Cell, Table
-from spiritlevel_lab.claims.outcomes import OVER_ALL, WITHIN
+from spiritlevel_lab.claims.population import OVER_ALL, WITHIN
 from spiritlevel_lab.claims.rows import OUTCOMES
 
 from .population_lines import LEVELS, MeasuredPopulation, MeasureLine, View

@@ -18,7 +18,7 @@ from spiritlevel.records.content import Table
 from spiritlevel_lab.claims.experiment import Outcome
 from spiritlevel_lab.claims.findings import Finding, above, fact
 from spiritlevel_lab.claims.numbers import IntervalEstimate
-from spiritlevel_lab.claims.outcomes import OVER_ALL
+from spiritlevel_lab.claims.population import OVER_ALL
 from spiritlevel_lab.claims.rows import OUTCOMES
 from spiritlevel_lab.claims.scale import SMALLER as SCALE
 from spiritlevel_lab.claims.scale import at_the_papers_scale, verdict_in_words

@@ -18,7 +18,7 @@ from spiritlevel_lab.population.runs import measuring
 from spiritlevel_lab.population.runs.epochs import BatchChanges
 from spiritlevel_lab.population.runs.run_data import load_data
 from spiritlevel_lab.population.runs.running import run_one
-from spiritlevel_lab.population.settings.interventions import InterventionSettings
+from spiritlevel_lab.population.settings.sections import InterventionSettings
 from spiritlevel_lab.population.storage.claims import new_worker
 
 ONE = {"grid": {}, "seeds": 1}

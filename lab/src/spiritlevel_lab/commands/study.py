@@ -237,7 +237,7 @@ def report(
     from ..population.population import Population
     from ..population.storage.store import Store
     from ..statistics.text import plain
-    from . import claims, study_answers
+    from . import study_answers
 
     with Store.open(folder) as store:
         population = Population.of(store)
@@ -268,7 +268,7 @@ def report(
         said = answer(population, statistics, target)
     talk = console.talk(json)
     for judged in judgements:
-        claims.print_claim(talk, judged)
+        study_answers.print_claim(talk, judged)
         talk.print()
     study_answers.print_answer(talk, said, name=study.name)
     if counts.remaining:

@@ -15,7 +15,7 @@ from spiritlevel.ground.files.names import as_path, check_name, portable
 from spiritlevel.inputs.data.catalogue import CATALOGUE
 
 from .checks import check as check
-from .data_identity import check_data
+from .checks import check_data
 from .executors import local, processes, ray, vmap
 from .executors.progress import Watch, seconds_left
 from .registry import check_code, study_names, study_text

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel_lab import Study
-from spiritlevel_lab.papers.paper_002.class_separation import (
+from spiritlevel_lab.papers.paper_002.tasks_class_separation import (
     FEATURES,
     Clouds,
     fit_logistic,

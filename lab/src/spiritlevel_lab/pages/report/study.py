@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from spiritlevel.measures import names
-from spiritlevel.records.content import Cards, Page, Section, Text
+from spiritlevel.records.content import Cards, Cell, Column, Page, Section, Table, Text
 from spiritlevel.results import Progress
 
 from ...population import population_statistics
+from ...population.outcome_names import TARGETS
 from ...population.population import Population, label
 from ...population.registry import SECTIONS, registered_task
 from ...population.runs.outcomes import DIVERGED
@@ -21,12 +22,10 @@ from ..study_sections import leading_sections
 from . import (
     study_correlations,
     study_figures,
-    study_outcomes,
     study_pairs,
-    study_tables,
     study_training,
 )
-from .study_words import machines, named, title
+from .study_words import machines, named, number, setting, title
 
 TITLE = "do the measures say how well the networks generalize?"
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Study)}
@@ -57,7 +56,7 @@ def page_of(
         statistics = population_statistics.statistics(population, target=target)
     said = answer(population, statistics, target) if said is None else said
     leading = leading_sections(study, population.rows)
-    outcomes, pairs = study_outcomes.outcomes(said), None
+    outcomes, pairs = study_pairs.outcomes(said), None
     if outcomes is not None and leading is not None:  # which come first: they are what was asked
         sentences = [said.found, *said.sentences]
         outcomes = dataclasses.replace(outcomes, parts=[Text(sentences), *outcomes.parts])
@@ -75,7 +74,7 @@ def page_of(
         study_figures.layers(population),
         study_figures.heatmap(population),
         study_correlations.independent(statistics, target),
-        study_tables.runs(population),
+        runs(population),
         _cards(population),
     ]
     return Page(
@@ -186,3 +185,69 @@ def _used(study: Study, task: str) -> tuple[str, ...]:
     varied = {place(key)[0] for key in study.grid}
     varied |= {place(key)[0] for changes in study.variants.values() for key in changes}
     return tuple(n for n in SECTIONS if n in varied or getattr(study, n) != DEFAULTS[n])
+
+
+TRAINED = (  # of runs that train
+    Column("ended by", "Why training ended: epochs, a loss or an accuracy reached, diverged"),
+    Column("epochs"),
+)
+
+
+def runs(population: Population) -> Section:
+    """Every run, and why some have no numbers."""
+    outcomes = [
+        name
+        for name in (*population.targets, "train_loss")
+        if any(name in r for r in population.rows)
+    ]
+    trained = population.outcomes is None  # and not given as they are
+    several = len(population.machines) > 1
+    columns = [
+        Column("run", "Hash of its settings: the name of its checkpoint"),
+        *([] if trained else [Column("network", "As the table or the folder calls it")]),
+        Column("state"),
+        *(Column(axis) for axis in population.varied),
+        *(TRAINED if trained else ()),
+        *(Column(name, _meaning(name, trained=trained)) for name in outcomes),
+        Column("seconds", f"Spent on {'training and ' if trained else ''}measuring"),
+        *([Column("machine", "Number in the list of machines")] if several else []),
+    ]
+    rows: list[list[Cell]] = [
+        [
+            row["run"],
+            *([] if trained else [row["network"]]),
+            row["status"],
+            *(setting(row[axis]) for axis in population.varied),
+            *([row["outcome"], row.get("epoch")] if trained else []),
+            *(number(row.get(name)) for name in outcomes),
+            number(row["seconds"]),
+            *([row["machine"]] if several else []),
+        ]
+        for row in population.rows
+    ]
+    parts: list[Table] = [Table(columns, rows, id="runs", title=f"All {len(rows)} runs")]
+    if failures := _failures(population):
+        parts.insert(0, failures)
+    return Section("runs-section", "Runs", parts, folded=True)
+
+
+def _meaning(name: str, *, trained: bool) -> str:
+    return TARGETS.get(name, "At the last epoch" if trained else "")
+
+
+def _failures(population: Population) -> Table | None:
+    failed = [row for row in population.rows if row["status"] == "failed"]
+    if not failed:
+        return None
+    columns = [Column("run"), *map(Column, population.varied), Column("attempts"), Column("error")]
+    rows: list[list[Cell]] = [
+        [
+            row["run"],
+            *(setting(row[axis]) for axis in population.varied),
+            row["attempt"],
+            row["error"],
+        ]
+        for row in failed
+    ]
+    caption = "Try them again with: spiritlevel study resume FOLDER"
+    return Table(columns, rows, id="failures", title="Runs that failed", caption=caption)

@@ -9,12 +9,11 @@ from spiritlevel.records.content import Cell, Column, CorrelationCell, Part, Sec
 
 from ...statistics import (
     Correlation,
-    Judged,
     MeasureStatistics,
     StudyStatistics,
-    Within,
     associations,
 )
+from ...statistics.correlations import Estimated
 from ...statistics.text import JUDGED, if_independent, percent
 from ..study_answer import in_words, strength
 from .study_words import number, title, two_digits
@@ -171,8 +170,6 @@ def _alone(value: float) -> Cell:
     return None if math.isnan(value) else CorrelationCell(value, math.nan, math.nan)
 
 
-def _coefficient(found: Correlation | Judged | Within | None) -> Cell:
+def _coefficient(found: Estimated | None) -> Cell:
     """The cell of a coefficient; None where it is not defined."""
-    if found is None or math.isnan(found.value):
-        return None
-    return CorrelationCell(found.value, found.low, found.high)
+    return None if found is None else found.cell

@@ -22,7 +22,7 @@ from ...population.runs.networks import NetworkRun
 from ...population.runs.running import train
 from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
-from ...population.settings.stop import StopSettings
+from ...population.settings.sections import StopSettings
 from ..recipes.recipe import outcome
 
 STANDARD, FITTED, WEAK, STRONG = ("standard", "fitted", "weak", "strong")

@@ -18,7 +18,7 @@ from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...population.runs.running import evaluate
 from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
-from .tasks_flatness_penalty import clock
+from .table import clock
 
 SECONDS, EPOCHS = "task.training_seconds", "task.epochs"
 TOGETHER = 10  # steps between two looks at the clock, each of which waits for the GPU
