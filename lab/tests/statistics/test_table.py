@@ -185,14 +185,14 @@ def test_missing_numbers_are_counted_where_they_are_missing():
     assert (good.partial_spearman.n, good.partial_spearman.excluded) == (20, 4)
     text = str(table)
     assert "24 runs, 1 of them without a finite target" in text
-    assert text.splitlines()[2].endswith(" n=20")
+    assert "good, ρ given confounders: over 20 runs of 21." in text
 
 
 def test_the_text():
     text = str(summary(study()))
     lines = text.splitlines()
     assert lines[0].split("  ")[0] == "measure"
-    for heading in ("n", "out", "ρ with the target", "p Holm", "ρ given confounders"):
+    for heading in ("ρ", "p Holm", "ρ given", "ρ within", "n"):
         assert heading in lines[0]
     assert "undefined: the measure is the same in all 24 runs: fixed." in lines
     assert any(line.startswith("no interval: any of lr and width") for line in lines)

@@ -236,7 +236,7 @@ def report(
     from ..population import population_statistics
     from ..population.population import Population
     from ..population.storage.store import Store
-    from ..statistics.text import plain
+    from ..statistics.tables import plain
     from . import study_answers
 
     with Store.open(folder) as store:

@@ -12,7 +12,8 @@ from ..population.outcome_names import WORDS
 from ..population.population import Population
 from ..population.population_statistics import side_by_side
 from ..statistics import Association, Associations, MeasureStatistics, StudyStatistics
-from ..statistics.text import JUDGED, percent, signs_differ
+from ..statistics.tables import JUDGED
+from ..statistics.text import percent, signs_differ
 
 SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off than the p
 

@@ -18,7 +18,7 @@ from ..claims.trained import NotAsked, Split, TrainedWhen
 from ..population.population import label
 from ..population.runs.outcomes import DIVERGED
 from ..population.settings.definition import Study
-from ..statistics.table import plain
+from ..statistics.tables import plain
 from . import registry
 
 TITLE = "With the networks that were left out"

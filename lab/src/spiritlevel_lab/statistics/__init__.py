@@ -13,7 +13,8 @@ from .preflight import Preflight, preflight
 from .regression import Regression, Tails, regression, tails
 from .sign_error import Environment, SignError, sign_error
 from .table import Association, Associations, associated, associations, summary
-from .text import MeasureStatistics, StudyStatistics
+from .tables import MeasureStatistics
+from .text import StudyStatistics
 
 __all__ = [
     "Association",

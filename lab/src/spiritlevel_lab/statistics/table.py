@@ -23,8 +23,8 @@ from .partial import partial_correlation
 from .points import check_confidence, finite_points
 from .regression import regression, tails
 from .sign_error import Pooling, sign_error
-from .text import JUDGED, MeasureStatistics, StudyStatistics
-from .text import plain as plain
+from .tables import JUDGED, MeasureStatistics
+from .text import StudyStatistics
 
 LEVELS: tuple[Literal["pearson", "spearman"], ...] = ("pearson", "spearman")
 PARTIALS = ("partial_pearson", "partial_spearman")

@@ -17,15 +17,16 @@ from ...population.settings.definition import Study, place
 from ...population.settings.networks import axes_of
 from ...population.storage.store import Store
 from ...statistics import StudyStatistics
-from ..study_answer import StudyAnswer, answer
+from ...statistics.tables import coefficients_table, lines_table, others_table, rounded
+from ...statistics.text import if_independent
+from ..study_answer import StudyAnswer, answer, in_words
 from ..study_sections import leading_sections
 from . import (
-    study_correlations,
     study_figures,
     study_pairs,
     study_training,
 )
-from .study_words import machines, named, number, setting, title
+from .study_words import machines, named, setting, title
 
 TITLE = "do the measures say how well the networks generalize?"
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Study)}
@@ -66,14 +67,14 @@ def page_of(
         *([] if leading is None else leading.sections),
         outcomes,
         _missing(population),
-        study_correlations.correlations(statistics, target),
+        correlations(statistics, target),
         pairs,
         study_pairs.bound(population),
         study_training.dynamics(population),
         study_figures.boxes(population),
         study_figures.layers(population),
         study_figures.heatmap(population),
-        study_correlations.independent(statistics, target),
+        independent(statistics, target),
         runs(population),
         _cards(population),
     ]
@@ -219,8 +220,8 @@ def runs(population: Population) -> Section:
             row["status"],
             *(setting(row[axis]) for axis in population.varied),
             *([row["outcome"], row.get("epoch")] if trained else []),
-            *(number(row.get(name)) for name in outcomes),
-            number(row["seconds"]),
+            *(rounded(row.get(name)) for name in outcomes),
+            rounded(row["seconds"]),
             *([row["machine"]] if several else []),
         ]
         for row in population.rows
@@ -251,3 +252,23 @@ def _failures(population: Population) -> Table | None:
     ]
     caption = "Try them again with: spiritlevel study resume FOLDER"
     return Table(columns, rows, id="failures", title="Runs that failed", caption=caption)
+
+
+def correlations(statistics: StudyStatistics, target: str) -> Section | None:
+    """The number that judges each measure, with what weakens it; the strongest come first."""
+    if not statistics.measures:
+        return None
+    judged = statistics.judged(in_words(target))
+    judged = dataclasses.replace(judged, caption=f"{title(target)}. {judged.caption}")
+    notes = Text(statistics.notes(), bullets=True)
+    parts = [judged, notes, others_table(statistics.rows)]
+    return Section("correlations-section", "What it rests on", parts)
+
+
+def independent(statistics: StudyStatistics, target: str) -> Section | None:
+    """All intervals and p that take the runs as independent, folded up."""
+    if not statistics.measures:
+        return None
+    said = Text([if_independent(statistics)])
+    parts = [said, coefficients_table(statistics.rows), lines_table(statistics.rows, target)]
+    return Section("independent-section", "If all runs were independent", parts, folded=True)

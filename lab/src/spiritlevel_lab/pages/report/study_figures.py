@@ -12,7 +12,8 @@ from spiritlevel.records.content import Cell, Chart, Column, Section, Table
 
 from ...population.population import Population
 from ...statistics import Correlation, spearman
-from .study_words import finite, number, quartiles, upright
+from ...statistics.tables import rounded
+from .study_words import finite, quartiles, upright
 
 
 def heatmap(population: Population) -> Section | None:
@@ -35,7 +36,7 @@ def heatmap(population: Population) -> Section | None:
         "title": "Spearman ρ",
     }
     rows: list[list[Cell]] = [
-        [one, other, number(rho.value), rho.n, rho.excluded]
+        [one, other, rounded(rho.value), rho.n, rho.excluded]
         for (one, other), rho in correlations.items()
     ]
     titles = ("measure", "other measure", "Spearman ρ", "n", "out")
@@ -56,7 +57,7 @@ def heatmap(population: Population) -> Section | None:
 def _cell(
     correlations: Mapping[tuple[str, str], Correlation], one: str, other: str
 ) -> float | None:
-    return None if one == other else number(_of(correlations, one, other).value)
+    return None if one == other else rounded(_of(correlations, one, other).value)
 
 
 def _note(correlations: Mapping[tuple[str, str], Correlation], one: str, other: str) -> str:

@@ -12,8 +12,9 @@ from spiritlevel.results import Progress
 from ...population.outcome_names import TARGETS
 from ...population.population import Population, label
 from ...statistics import Association, Associations, Correlation, Regression, regression
+from ...statistics.tables import rounded
 from ..study_answer import StudyAnswer, chance, in_words, strength
-from .study_words import finite, number, quartiles, setting, short, title, two_digits
+from .study_words import finite, quartiles, setting, short, title
 
 MOST_CELLS = 6000  # of the table below the picture; beyond, each measure is summed up in a row
 MOST_COLOURS = 16  # settings that can be told apart by colour and shape
@@ -98,7 +99,7 @@ def bound(population: Population) -> Section | None:
         "identity": "bound = gap",
     }
     rows = [
-        [row["run"], number(row[BOUND]), number(row["gap"])]
+        [row["run"], rounded(row[BOUND]), rounded(row["gap"])]
         for row in population.done
         if row.get(BOUND) is not None and "gap" in row
     ]
@@ -127,7 +128,7 @@ def _points(
             {
                 "name": name,
                 "title": title(name),
-                "values": [number(row.get(name)) for row in rows],
+                "values": [rounded(row.get(name)) for row in rows],
             }
             for name in measures
         ],
@@ -135,7 +136,7 @@ def _points(
             {
                 "name": name,
                 "title": title(name),
-                "values": [number(row.get(name)) for row in rows],
+                "values": [rounded(row.get(name)) for row in rows],
             }
             for name in targets
         ],
@@ -211,7 +212,7 @@ def _values(population: Population, measures: Sequence[str], targets: Sequence[s
         [
             row["run"],
             *(setting(row[axis]) for axis in population.varied),
-            *(number(row.get(name)) for name in (*targets, *measures)),
+            *(rounded(row.get(name)) for name in (*targets, *measures)),
         ]
         for row in population.done
     ]
@@ -270,9 +271,9 @@ def _panel(title: str, column: list[Association | None]) -> dict[str, Any]:
     cells = [None if found is None else found.judged.cell for found in column]
     return {
         "title": title,
-        "values": [None if cell is None else number(cell.value) for cell in cells],
-        "low": [None if cell is None else number(cell.low) for cell in cells],
-        "high": [None if cell is None else number(cell.high) for cell in cells],
+        "values": [None if cell is None else rounded(cell.value) for cell in cells],
+        "low": [None if cell is None else rounded(cell.low) for cell in cells],
+        "high": [None if cell is None else rounded(cell.high) for cell in cells],
         "clear": [found is not None and found.is_clear for found in column],
         "notes": ["" if found is None else _note(found) for found in column],
     }
@@ -287,4 +288,4 @@ def _note(found: Association) -> str:
 
 
 def _cells(found: Association | None) -> tuple[Cell, Cell]:
-    return (None, None) if found is None else (found.judged.cell, two_digits(found.p))
+    return (None, None) if found is None else (found.judged.cell, rounded(found.p, 2))

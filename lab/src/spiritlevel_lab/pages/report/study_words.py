@@ -13,6 +13,7 @@ from spiritlevel.records.content import Cell
 
 from ...population.outcome_names import TARGETS
 from ...population.population import label
+from ...statistics.tables import rounded
 
 
 def short(value: float) -> str:
@@ -64,22 +65,6 @@ def setting(value: Any) -> Cell:
     return value if isinstance(value, int | float) else label(value)
 
 
-def number(value: Any) -> float | None:
-    """Six digits, which is more than a picture or table can show; None unless finite.
-
-    >>> number(1.23456789), number(float("nan")), number(None)
-    (1.23457, None, None)
-    """
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.6g}")
-
-
-def two_digits(p: float | None) -> float | None:
-    """A p-value with two digits, which is more than is known of it."""
-    return number(None if p is None or math.isnan(p) else float(f"{p:.2g}"))
-
-
 def finite(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     """The column's numbers, without those that are missing or not finite."""
     values = (row.get(name) for row in rows)
@@ -98,5 +83,5 @@ def quartiles(values: Sequence[float]) -> list[float | None]:
         place = share * (len(ordered) - 1)
         below = math.floor(place)
         above = min(below + 1, len(ordered) - 1)
-        cuts.append(number(ordered[below] + (place - below) * (ordered[above] - ordered[below])))
+        cuts.append(rounded(ordered[below] + (place - below) * (ordered[above] - ordered[below])))
     return cuts
