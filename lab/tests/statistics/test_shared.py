@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel_lab.statistics import clustered, levels, summary
-from spiritlevel_lab.statistics.clusters import coarsest, groups_that_share, over_shared
+from spiritlevel_lab.statistics.clusters import coarsest, groups_that_share
 
 
 def crossed(sizes, runs):
@@ -70,7 +70,7 @@ def test_equals_a_loop_over_the_groups(kind):
     of_scipy = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}
     axes = crossed((5, 2, 2), 3)
     x, y = planted(numpy.random.default_rng(0), axes, {"a": 0.5}, 0.5)
-    found = over_shared(x, y, groups_that_share(axes), kind=kind)["a"]
+    found = clustered(x, y, groups_that_share(axes)["a"], kind=kind, called="groups by a")
     group = numpy.array(axes["a"])
     z = [math.atanh(of_scipy[kind](x[group != left], y[group != left])[0]) for left in range(5)]
     middle = math.atanh(of_scipy[kind](x, y)[0])
@@ -93,7 +93,8 @@ def test_covers_the_truth_where_one_axis_decides(sizes, shares):
     hits = numpy.zeros(2)
     for _ in range(300):
         x, y = planted(random, axes, shares, 0.3)
-        both = over_shared(x, y, groups_that_share(axes))["a"], clustered(x, y, settings_of(axes))
+        groups = groups_that_share(axes)["a"], settings_of(axes)
+        both = [clustered(x, y, each) for each in groups]
         hits += [found.low <= truth <= found.high for found in both]
     over_groups, over_settings = hits / 300
     assert 0.91 <= over_groups <= 0.99

@@ -9,13 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spiritlevel.cli import console, inputs, outputs
+from spiritlevel.cli import completion, console, inputs, outputs
 from spiritlevel.cli.pace import duration
 from spiritlevel.ground.errors import SpiritlevelError
 
 if TYPE_CHECKING:
+    from ..population.settings.definition import Study
     from ..population.storage.store import Store
 
+
+def _studies(incomplete: str) -> completion.Offers:
+    from ..population.registry import study_names
+
+    return completion.beginning(incomplete, [(name, "built in") for name in study_names()])
+
+
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        help="A .yaml or .py file, or a name that `spiritlevel study list` shows.",
+        autocompletion=_studies,
+    ),
+]
+Preset = Annotated[str | None, typer.Option(help="One of the study's presets, such as quick.")]
 Folder = Annotated[pathlib.Path, typer.Argument(help="The folder of the study.")]
 Executor = Annotated[
     str,
@@ -36,6 +52,16 @@ AllowCode = Annotated[
         help="Trust the study: run code that it names even if it is not in the working folder.",
     ),
 ]
+
+
+def chosen(study: str, preset: str | None, values: list[str] | None, example: str) -> Study:
+    """The study of this name, with its preset and single settings changed."""
+    from ..population import control
+
+    found = control.find(study)
+    if preset is not None:
+        found = found.with_preset(preset)
+    return found.with_values(inputs.parse_pairs(values or [], f"--set {example}"))
 
 
 def check(*, address: str | None, device: str, **how: Any) -> None:

@@ -15,17 +15,14 @@ from .paper_001 import fig_1, normalized_networks, table_4, tasks_points
 from .paper_002 import tasks_class_separation
 from .paper_003 import tasks_networks
 from .paper_004 import table, tasks_equal_time
-from .records import Record, record
 from .registry import find, names, study_parts
 from .study_section import claim_first
 
 __all__ = [
     "Experiment",
     "Outcome",
-    "Record",
     "find",
     "names",
-    "record",
 ]
 TASKS = (  # modules whose import registers a task
     *(fig_1, fig_7, table, table_1, table_4, table_7, tasks_class_separation, tasks_dynamics),

@@ -148,32 +148,6 @@ MOST_AXES = 3  # at once; two nearly always have four pairs of values between th
 SEED = "seed"  # as a name of what runs share
 
 
-def over_shared(
-    values: Numbers,
-    target: Numbers,
-    groups: Mapping[str, Sequence[Hashable]],
-    *,
-    kind: CoefficientKind = "spearman",
-    confidence: float = 0.95,
-) -> dict[str, Correlation]:
-    """By what is shared: the correlation, with an interval that counts groups which share it.
-
-    Args:
-        values: of the measure, one a run.
-        target: what it should predict.
-        groups: the group of each run, by what they share: see `groups_that_share`.
-        kind: "pearson", "spearman" or "kendall".
-        confidence: of the intervals.
-    """
-    values, target = list(values), list(target)
-    return {
-        name: clustered(
-            values, target, each, kind=kind, confidence=confidence, called=f"groups by {name}"
-        )
-        for name, each in groups.items()
-    }
-
-
 def groups_that_share(
     axes: Mapping[str, Sequence[object]], seeds: Sequence[object] = ()
 ) -> dict[str, list[Shared]]:

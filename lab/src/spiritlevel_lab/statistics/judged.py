@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal
 
-from .clusters import SEED, widest
-from .correlations import Correlation, Estimated
-from .few_values import Design, listed, with_few_fixed
+from .clusters import SEED, clustered, widest
+from .correlations import COEFFICIENTS, Correlation, Estimated
+from .few_values import Design, listed
 from .partial import partial_correlation
 from .points import Numbers
 
@@ -56,8 +56,8 @@ def judge(
 
     Args:
         found: over settings; over runs where no setting is repeated.
-        shared: by what is shared, as from `over_shared`.
-        held: the same, with axes that have few values held fixed, as from `with_few_fixed`.
+        shared: over groups of runs, by what they share.
+        held: the same, with axes that have few values held fixed.
         design: that of the runs.
     """
     free = {"": found, **shared}
@@ -124,6 +124,49 @@ def _over(name: str, found: Correlation) -> str:
     return RUNS if found.clusters is None else SETTINGS
 
 
+JudgedOver = tuple[Judged, Correlation, dict[str, Correlation]]
+
+
+def judge_over(design: Design, over: Callable[..., Correlation]) -> JudgedOver:
+    """What judges, the same over settings (or runs) alone, and over what they share.
+
+    Args:
+        design: of the runs.
+        over: the correlation that counts groups, called with the group of each run (None counts
+            runs), with what these share ("" for settings) and with the columns held fixed.
+    """
+    found = over(design.settings, "", {})
+    shared = {name: over(groups, name, {}) for name, groups in design.groups.items()}
+    held = {}
+    if design.held and design.is_honest:
+        every = {"": design.settings, **design.groups}
+        held = {name: over(groups, name, design.held) for name, groups in every.items()}
+    return judge(found, shared, held, design), found, shared
+
+
+def correlation_judged(
+    values: Numbers,
+    target: Numbers,
+    design: Design,
+    *,
+    kind: Literal["pearson", "spearman"] = "spearman",
+    confidence: float = 0.95,
+) -> JudgedOver:
+    """The correlation over all runs, as `judge_over` gives it."""
+    values, target = list(values), list(target)
+    how: dict[str, Any] = {"confidence": confidence}
+
+    def over(groups: Sequence[Hashable] | None, name: str, held: Mapping[str, Any]) -> Correlation:
+        if held:
+            return partial_correlation(values, target, held, kind=kind, clusters=groups, **how)
+        if groups is None:
+            return COEFFICIENTS[kind](values, target, **how)
+        called = f"groups by {name}" if name else "settings"
+        return clustered(values, target, groups, kind=kind, called=called, **how)
+
+    return judge_over(design, over)
+
+
 def partial_judged(
     values: Numbers,
     target: Numbers,
@@ -147,17 +190,13 @@ def partial_judged(
         kind: "pearson" or "spearman".
         confidence: of the interval.
     """
-    design = Design.of(clusters, axes, seeds)
     values, target = list(values), list(target)
     columns = {name: list(column) for name, column in confounders.items()}
 
-    def over(groups: Sequence[Hashable] | None) -> Correlation:
+    def over(groups: Sequence[Hashable] | None, _: str, held: Mapping[str, Any]) -> Correlation:
+        fixed = {**columns, **held}
         return partial_correlation(
-            values, target, columns, kind=kind, confidence=confidence, clusters=groups
+            values, target, fixed, kind=kind, confidence=confidence, clusters=groups
         )
 
-    held = with_few_fixed(
-        values, target, design, kind=kind, confidence=confidence, confounders=columns
-    )
-    shared = {name: over(groups) for name, groups in design.groups.items()}
-    return judge(over(clusters), shared, held, design)
+    return judge_over(Design.of(clusters, axes, seeds), over)[0]

@@ -11,17 +11,14 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 from .clusters import (
-    clustered,
     numbered,
-    over_shared,
     widest,
 )
 from .correlations import COEFFICIENTS, WEAK, Correlation, Estimated, of_all
-from .few_values import Design, with_few_fixed
-from .judged import Judged, judge
+from .few_values import Design
+from .judged import Judged, correlation_judged
 from .permutations import LevelKind, two_way
 from .points import Array, Indices, Numbers, finite_points, is_constant, numpy
 
@@ -183,11 +180,9 @@ def levels(
     members = [numpy().flatnonzero(places == group) for group in range(num)]
     means = [[float(column[group].mean()) for group in members] for column in (x, y)]
     correlation = COEFFICIENTS[kind]
-    design = Design.of(settings, axes or {}, seeds)
-    how: dict[str, Any] = {"kind": kind, "confidence": confidence}
-    over_settings = clustered(values, target, settings, **how)
-    shared = over_shared(values, target, design.groups, **how)
-    held = with_few_fixed(values, target, design, **how)
+    judged, over_settings, shared = correlation_judged(
+        values, target, Design.of(settings, axes or {}, seeds), kind=kind, confidence=confidence
+    )
     return Levels(
         pooled=correlation(values, target, confidence=confidence),
         clustered=over_settings,
@@ -196,7 +191,7 @@ def levels(
             *(kind, x, y, {names[group[0]]: group for group in members}, confidence),
             [str(seeds[place]) for place in points.kept] if seeds else [],
         ),
-        judged=judge(over_settings, shared, held, design),
+        judged=judged,
         shared=shared,
     )
 

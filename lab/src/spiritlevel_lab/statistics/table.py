@@ -9,15 +9,14 @@ from typing import Any, Literal
 
 from spiritlevel.ground.errors import SpiritlevelError
 
-from .clusters import over_shared
 from .confounding import confounding
 from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
 from .differences import strongest
-from .few_values import Design, with_few_fixed
+from .few_values import Design
 from .granulated import Seeds, granulated_kendall
 from .grid import Grid, columns_of, parts_of
 from .holm import Holm, holm
-from .judged import Judged, judge, partial_judged
+from .judged import Judged, correlation_judged, partial_judged
 from .levels import Levels, levels
 from .partial import partial_correlation
 from .points import check_confidence, finite_points
@@ -63,12 +62,9 @@ def summary(
     confounders = columns_of([row.get("confounders", {}) for row in rows])
     clusters, axes, given_seeds = parts_of([row["settings"] for row in rows], seed_key)
     errors = columns_of([row.get("errors", {}) for row in rows])
-    design: dict[str, Any] = {
-        "clusters": clusters,
-        "axes": axes,
-        "seeds": given_seeds if clusters is not None else (),
-    }
-    plain = Design.of(None, axes)
+    given_seeds = given_seeds if clusters is not None else []
+    of_runs: dict[str, Any] = {"clusters": clusters, "axes": axes, "seeds": given_seeds}
+    design = Design.of(clusters, axes, given_seeds)
     columns = columns_of([row["measures"] for row in rows])
     measures = {}
     for name, values in columns.items():
@@ -80,28 +76,26 @@ def summary(
             for kind in LEVELS
             if others
         }
-        shared = over_shared(groups=plain.groups, **pair) if clusters is None else {}
         found_levels: dict[str, Levels] = {
             kind: levels(settings=clusters, axes=axes, seeds=given_seeds, kind=kind, **pair)
             for kind in LEVELS
             if clusters is not None
         }
+        if found_levels:
+            judged, shared = found_levels["spearman"].judged, {}
+        else:
+            judged, _, shared = correlation_judged(design=design, **pair)
         given, confounded = None, None
         if others:
-            given = partial_judged(confounders=others, **design, **pair)
+            given = partial_judged(confounders=others, **of_runs, **pair)
             fixed = {each: others[each] for each in partial["spearman"].given}
             confounded = confounding(values, target, fixed, given, errors=errors)
-        ranks = spearman(**pair)
         measures[name] = MeasureStatistics(
             name=name,
             pearson=pearson(**pair),
-            spearman=ranks,
+            spearman=spearman(**pair),
             kendall=kendall(**pair),
-            judged=(
-                found_levels["spearman"].judged
-                if found_levels
-                else over_runs(ranks, shared, plain, **pair)
-            ),
+            judged=judged,
             tails=tails(**pair),
             partial_pearson=partial.get("pearson"),
             partial_spearman=partial.get("spearman"),
@@ -120,7 +114,7 @@ def summary(
             levels=found_levels,
             shared=shared,
         )
-    judged = finite_points(target=target)
+    with_target = finite_points(target=target)
     found: dict[str, dict[str, float]] = {kind: {} for kind in (*COEFFICIENTS, *PARTIALS)}
     for name, row in measures.items():
         for kind in found:
@@ -131,24 +125,17 @@ def summary(
     return StudyStatistics(
         measures={name: _judged(row, families) for name, row in measures.items()},
         n=len(rows),
-        without_target=judged.excluded,
+        without_target=with_target.excluded,
         confounders=tuple(confounders),
         holm=families,
         confidence=confidence,
         strongest=strongest(
             *(columns, target, {name: row.spearman.value for name, row in measures.items()}),
             confidence=confidence,
-            **design,
+            **of_runs,
         ),
-        settings=0 if clusters is None else len({clusters[place] for place in judged.kept}),
+        settings=0 if clusters is None else len({clusters[place] for place in with_target.kept}),
     )
-
-
-def over_runs(
-    found: Correlation, shared: Mapping[str, Correlation], design: Design, **pair: Any
-) -> Judged:
-    """What judges a study that repeats no setting: runs count, and groups that share a value."""
-    return judge(found, shared, with_few_fixed(kind="spearman", design=design, **pair), design)
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -223,15 +210,11 @@ def associated(
     """The same from rows as for `summary`, without all else that it computes."""
     target = [row["target"] for row in rows]
     clusters, axes, seeds = parts_of([row["settings"] for row in rows], seed_key)
-    plain = Design.of(None, axes)
-    judged = {}
-    for name, values in columns_of([row["measures"] for row in rows]).items():
-        pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
-        if clusters is None:
-            shared = over_shared(groups=plain.groups, **pair)
-            judged[name] = over_runs(spearman(**pair), shared, plain, **pair)
-        else:
-            judged[name] = levels(settings=clusters, axes=axes, seeds=seeds, **pair).judged
+    design = Design.of(clusters, axes, seeds)
+    judged = {
+        name: correlation_judged(values, target, design, confidence=confidence)[0]
+        for name, values in columns_of([row["measures"] for row in rows]).items()
+    }
     corrected = holm({name: each.p for name, each in judged.items()}).adjusted
     return {
         name: Association(

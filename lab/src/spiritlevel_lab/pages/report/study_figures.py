@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from spiritlevel.ground.files.names import natural
 from spiritlevel.records.content import Cell, Chart, Column, Section, Table
 
 from ...population.population import Population
@@ -120,7 +120,7 @@ def layers(population: Population) -> Section | None:
     views: dict[str, Any] = {}
     rows: list[list[Cell]] = []
     for i, (name, by_layer) in enumerate(profiles.items()):
-        places = sorted(by_layer, key=_natural)
+        places = sorted(by_layer, key=natural)
         bands = [quartiles(by_layer[layer]) for layer in places]
         views[str(i)] = {
             "y_title": [f"{name}, of the layer alone"],
@@ -163,9 +163,3 @@ def _by_layer(population: Population, measure: str) -> dict[str, list[float]]:
             if math.isfinite(value):
                 values.setdefault(layer, []).append(value)
     return values
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A key for sorting, by which layer2 comes before layer10."""
-    parts = re.findall(r"\d+|\D+", name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

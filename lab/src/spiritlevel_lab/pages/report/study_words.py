@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -77,11 +78,7 @@ def quartiles(values: Sequence[float]) -> list[float | None]:
     >>> quartiles([1.0, 2.0, 3.0, 4.0])
     [1.0, 1.75, 2.5, 3.25, 4.0]
     """
-    ordered = sorted(values)
-    cuts = []
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        place = share * (len(ordered) - 1)
-        below = math.floor(place)
-        above = min(below + 1, len(ordered) - 1)
-        cuts.append(rounded(ordered[below] + (place - below) * (ordered[above] - ordered[below])))
-    return cuts
+    if len(values) < 2:
+        return [rounded(value) for value in values] * 5
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return [rounded(value) for value in (min(values), low, middle, high, max(values))]
