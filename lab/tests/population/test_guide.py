@@ -10,10 +10,10 @@ from spiritlevel.records.reading import UNSAVED
 from spiritlevel_lab import Study
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.settings.keys import CHECK, readers_of
-from spiritlevel_lab.population.settings.measuring import MeasureSettings
 from spiritlevel_lab.population.settings.sections import (
     DataSettings,
     InterventionSettings,
+    MeasureSettings,
     ModelSettings,
     StopSettings,
 )

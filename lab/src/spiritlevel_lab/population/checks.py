@@ -22,9 +22,9 @@ from .existing.studies import check_given
 from .registry import check_code, find_task, read_task, registered_task
 from .run_results import describe
 from .runs.epochs import BatchChanges
-from .runs.measuring import options_of
 from .runs.networks import build_model, find_start
 from .runs.run_data import RunData, forget_data, load_data
+from .runs.running import options_of
 from .runs.steps import make_penalty
 from .runs.training_snapshots import remove_snapshots
 from .settings.definition import Study

@@ -15,11 +15,9 @@ from spiritlevel.pages.figures.style import COLOURS, COLUMN, MARKERS, PAGE, PRIN
 from ...population.population import Population
 from ...population.population_statistics import side_by_side
 from ...statistics import StudyStatistics
-from .boxplots import boxes
-from .dynamics import training
 from .forest import correlations
 from .heatmap import agreement
-from .profiles import layer_profile
+from .quartiles import boxes, layer_profile, training
 from .scatter import BOUND, VIEWS, View, bound, measure_against, small_legend
 
 if TYPE_CHECKING:

@@ -22,11 +22,10 @@ from ...claims.numbers import IntervalEstimate, mean
 from ...claims.rows import column
 from ...population.registry import read_task, task
 from ...population.run_results import RunResult
-from ...population.runs.measuring import complete
 from ...population.runs.networks import NetworkRun, head_path
 from ...population.runs.outcomes import DIVERGED
 from ...population.runs.run_data import load_data
-from ...population.runs.running import train
+from ...population.runs.running import complete, train
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
 from ...population.settings.sections import DataSettings

@@ -24,9 +24,8 @@ from ...claims.numbers import IntervalEstimate, mean, plain
 from ...claims.rows import column, grouped
 from ...population.registry import read_task, task
 from ...population.run_results import MeasurementRow, RunResult
-from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
-from ...population.runs.running import evaluate, train
+from ...population.runs.running import evaluate, measure_network, train
 from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
 

@@ -21,11 +21,10 @@ from ...population.run_results import (
     RunResult,
 )
 from ...population.runs.epochs import Epochs
-from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...population.runs.run_data import RunData
-from ...population.runs.running import evaluate
+from ...population.runs.running import evaluate, measure_network
 from ...population.runs.tasks import network_result, number_row
 from ...population.runs.training_snapshots import current
 from ...population.settings.run import RunSettings

@@ -16,11 +16,10 @@ from spiritlevel.symmetries.named_layers import rescale_layers, rescale_neurons
 
 from ...population.registry import read_task, task
 from ...population.run_results import EpochRow, History, MeasurementRow, RunResult
-from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
 from ...population.runs.run_data import derived_generator
-from ...population.runs.running import train
+from ...population.runs.running import measure_network, train
 from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
 from ...population.storage.integrity import intact_checkpoint

@@ -12,10 +12,9 @@ from spiritlevel.ground.errors import SpiritlevelError
 from ...population.registry import read_task, task
 from ...population.run_results import EpochRow, RunResult
 from ...population.runs.epochs import Epochs
-from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
-from ...population.runs.running import evaluate
+from ...population.runs.running import evaluate, measure_network
 from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
 from .table import clock
