@@ -81,8 +81,9 @@ def summary(
             for kind in LEVELS
             if clusters is not None
         }
+        shared: dict[str, Correlation] = {}
         if found_levels:
-            judged, shared = found_levels["spearman"].judged, {}
+            judged = found_levels["spearman"].judged
         else:
             judged, _, shared = correlation_judged(design=design, **pair)
         given, confounded = None, None

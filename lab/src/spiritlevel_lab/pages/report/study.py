@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from spiritlevel.measures import names
-from spiritlevel.records.content import Cards, Cell, Column, Page, Section, Table, Text
+from spiritlevel.records.content import Cards, Cell, Column, Page, Part, Section, Table, Text
 from spiritlevel.results import Progress
 
 from ...population import population_statistics
@@ -261,7 +261,7 @@ def correlations(statistics: StudyStatistics, target: str) -> Section | None:
     judged = statistics.judged(in_words(target))
     judged = dataclasses.replace(judged, caption=f"{title(target)}. {judged.caption}")
     notes = Text(statistics.notes(), bullets=True)
-    parts = [judged, notes, others_table(statistics.rows)]
+    parts: list[Part] = [judged, notes, others_table(statistics.rows)]
     return Section("correlations-section", "What it rests on", parts)
 
 
@@ -270,5 +270,9 @@ def independent(statistics: StudyStatistics, target: str) -> Section | None:
     if not statistics.measures:
         return None
     said = Text([if_independent(statistics)])
-    parts = [said, coefficients_table(statistics.rows), lines_table(statistics.rows, target)]
+    parts: list[Part] = [
+        said,
+        coefficients_table(statistics.rows),
+        lines_table(statistics.rows, target),
+    ]
     return Section("independent-section", "If all runs were independent", parts, folded=True)
