@@ -109,9 +109,7 @@ def run(
     chosen = study_work.chosen(study, preset, values, "epochs=5")
     control.check(chosen, allow_code=allow_code)
     folder = out or control.default_folder(chosen.name, preset)
-    where = {"device": device, "address": address, "per_gpu": per_gpu}
-    how: dict[str, Any] = {"executor": executor, "workers": workers, **where}
-    study_work.check(**how)
+    how = study_work.checked(executor, workers, device, address, per_gpu)
     with Store.create(folder, chosen) as store:
         if chosen.task is None and len(chosen.runs()) > 1:
             console.note(console.err(), population_statistics.preflight(chosen).sentence)
@@ -153,9 +151,7 @@ def resume(
     from ..population import control
     from ..population.storage.store import Store
 
-    where = {"device": device, "address": address, "per_gpu": per_gpu}
-    how: dict[str, Any] = {"executor": executor, "workers": workers, **where}
-    study_work.check(**how)
+    how = study_work.checked(executor, workers, device, address, per_gpu)
     with Store.open(folder) as store:
         lost = control.check_files(store, retrain=retrain)
         if again := control.retry_failed(store, allow_code=allow_code):

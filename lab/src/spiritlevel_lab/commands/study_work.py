@@ -64,23 +64,27 @@ def chosen(study: str, preset: str | None, values: list[str] | None, example: st
     return found.with_values(inputs.parse_pairs(values or [], f"--set {example}"))
 
 
-def check(*, address: str | None, device: str, **how: Any) -> None:
-    """Raise what is wrong with the options, before a folder is made or anything is printed."""
+def checked(
+    executor: str, workers: int, device: str, address: str | None = None, per_gpu: int = 1
+) -> dict[str, Any]:
+    """How to execute runs; refused before a folder is made or anything is printed."""
     from ..population import control
 
-    control.check_executor(address=address, device=device, **how)
+    how: dict[str, Any] = {"executor": executor, "workers": workers, "device": device}
+    how |= {"address": address, "per_gpu": per_gpu}
+    control.check_executor(**how)
     if address is None:  # a cluster may have GPUs that this machine lacks
         inputs.parse_device(device)
+    return how
 
 
 def work(store: Store, json: str | None, *, allow_code: bool, **how: Any) -> None:
-    """Run with a progress bar, then print how it ended."""
+    """Run as `checked` says with a progress bar, then print how it ended."""
     from ..population import control
     from ..population.executors.progress import study_status
     from ..population.runs.outcomes import DIVERGED
     from .runs_progress import counted, runs_progress
 
-    check(**how)
     start = time.monotonic()
     before = store.counts()
     try:

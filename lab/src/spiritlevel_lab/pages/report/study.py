@@ -24,7 +24,6 @@ from ..study_sections import leading_sections
 from . import (
     study_figures,
     study_pairs,
-    study_training,
 )
 from .study_words import machines, named, setting, title
 
@@ -70,7 +69,7 @@ def page_of(
         correlations(statistics, target),
         pairs,
         study_pairs.bound(population),
-        study_training.dynamics(population),
+        study_figures.dynamics(population),
         study_figures.boxes(population),
         study_figures.layers(population),
         study_figures.heatmap(population),

@@ -115,6 +115,11 @@ def _points(
 ) -> dict[str, Any]:
     """Columns of numbers, each once, whatever the views show of them."""
     rows = population.done
+
+    def column(name: str) -> dict[str, Any]:
+        values = [rounded(row.get(name)) for row in rows]
+        return {"name": name, "title": title(name), "values": values}
+
     settings = _whole_settings(population)
     for axis in population.varied:
         labels = list(population.groups(axis))
@@ -124,22 +129,8 @@ def _points(
     return {
         "runs": [row["run"] for row in rows],
         "settings": settings,
-        "measures": [
-            {
-                "name": name,
-                "title": title(name),
-                "values": [rounded(row.get(name)) for row in rows],
-            }
-            for name in measures
-        ],
-        "targets": [
-            {
-                "name": name,
-                "title": title(name),
-                "values": [rounded(row.get(name)) for row in rows],
-            }
-            for name in targets
-        ],
+        "measures": [column(name) for name in measures],
+        "targets": [column(name) for name in targets],
     }
 
 

@@ -73,12 +73,12 @@ def finite(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 
 def quartiles(values: Sequence[float]) -> list[float | None]:
-    """Smallest, quarter, median, three quarters, largest; linear between neighbours.
+    """Smallest, quarter, median, three quarters, largest; linear between neighbours. None without.
 
     >>> quartiles([1.0, 2.0, 3.0, 4.0])
     [1.0, 1.75, 2.5, 3.25, 4.0]
     """
     if len(values) < 2:
-        return [rounded(value) for value in values] * 5
+        return [rounded(value) for value in values or (None,)] * 5
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return [rounded(value) for value in (min(values), low, middle, high, max(values))]

@@ -17,7 +17,7 @@ The section `analysis` of a claim's file may have
 - `lists`: texts on every group that sentences can name; and the sentences `conclusion` and `why`;
 - `reasons`, what goes with a measure and with the gap, as `reasons` reads it;
 - `reproduced`: what stands beside the paper's values;
-- `ratios` and `held_fixed`: tables that are shown and not judged.
+- `layers`, `ratios` and `held_fixed`: tables that are shown and not judged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 from spiritlevel.records.content import Cell, Figure, IntervalEstimate, Panels, Table
 
 from ...claims.contrasts import Groups, ratios
-from ...claims.experiment import Experiment, Outcome, Row
+from ...claims.experiment import Experiment, Outcome, Row, titled
 from ...claims.findings import (
     Agreement,
     Finding,
@@ -50,7 +50,7 @@ from ...claims.findings import (
 from ...claims.numbers import mean
 from ...claims.population import CONFOUNDERS, FEW, GAP, why
 from ...claims.rows import column
-from ...statistics import Correlation, Judged
+from ...statistics import Correlation, Judged, spearman
 from .figures import figure
 from .held_fixed import ConfoundedTrend
 from .runs import GroupedRuns, Spec, drawn, with_derived
@@ -58,19 +58,9 @@ from .sentences import filled
 from .statistics import Number, computed
 
 SECTIONS = (
-    *(
-        "derived",
-        "drawn",
-        "groups",
-        "numbers",
-        "each",
-        "table",
-        "figure",
-        "parts",
-        "added",
-        "verdict",
-    ),
-    *("lists", "conclusion", "why", "reasons", "reproduced", "ratios", "held_fixed"),
+    *("derived", "drawn", "groups", "numbers", "each", "table", "figure", "parts", "added"),
+    *("verdict", "lists", "conclusion", "why", "reasons", "reproduced", "layers", "ratios"),
+    "held_fixed",
 )
 TESTS: dict[str, Callable[..., Finding]] = {
     "above": above,
@@ -114,7 +104,7 @@ class Recipe:
         fields = self._fields(findings)
         why = [filled(self.spec["why"], fields)] if "why" in self.spec else []
         why += reasons(self.spec["reasons"], self.runs, fields) if "reasons" in self.spec else []
-        more = self._ratios()
+        more = [*self._layers(), *self._ratios()]
         if "held_fixed" in self.spec:
             trend = ConfoundedTrend.of(self.spec["held_fixed"])
             why += trend.why(self.runs.rows)
@@ -241,6 +231,23 @@ class Recipe:
                     assert isinstance(number, IntervalEstimate)
                     beside[key] = number
         return beside
+
+    def _layers(self) -> list[Table]:
+        """A number of each layer by group, and its trend; nothing if layers were not recorded."""
+        spec, rows = self.spec.get("layers", {"of": ""}), self.runs.rows
+        start = f"{spec['of']}["
+        layers = sorted({key for row in rows for key in row if key.startswith(start)})
+        if not layers:
+            return []
+        cells: list[list[Cell]] = [
+            [group, len(own), *(mean(column(own, layer)) for layer in layers)]
+            for group, own in self.runs.groups.items()
+        ]
+        varied = column(rows, self.groups_spec["by"])
+        ranks = (spearman(varied, column(rows, layer)) for layer in layers)
+        cells.append([spec["trend"], len(rows), *map(estimate, ranks)])
+        table = Table((self.groups_spec["heading"], "n", *layers), cells)
+        return [titled(spec["title"], spec["caption"], table)]
 
     def _ratios(self) -> list[Table]:
         if "ratios" not in self.spec:
