@@ -1,4 +1,7 @@
-"""Pearson, Spearman and Kendall, each with its interval, its p, and what was left out."""
+"""Pearson, Spearman and Kendall, each with its interval, its p, and what was left out.
+
+Also of many parts of the points at once, such as of all without each setting in turn.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spiritlevel.ground.errors import SpiritlevelError, require, suggestion
+from spiritlevel.ground.files.names import natural
 from spiritlevel.pages.figures.style import (
     COLUMN,
     MOST_MARKS,
@@ -20,20 +22,15 @@ from spiritlevel.pages.figures.style import (
     y_label,
 )
 
-from ...population.population import Population
+from ...population.population import Population, numbers_of
 from ...population.storage.store import Store
-from .columns import axis_title, finished, num_runs, spans_decades
+from .columns import EPOCH_WORDS, QUARTILES, axis_title, finished, num_runs, spans_decades
 from .scatter import small_legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-from typing import TYPE_CHECKING
 
-from spiritlevel.ground.errors import SpiritlevelError, require, suggestion
-from spiritlevel.ground.files.names import natural
-
-from ...population.population import numbers_of
-from .columns import EPOCH_WORDS, QUARTILES
+DASHES = ("-", "--", "-.", ":")
 
 
 def boxes(
@@ -196,9 +193,6 @@ def layer_profile(
     number = f"n = {len(by_run)}; " if by is None else ""
     title(ax, f"{number}median of the runs; bars: quartiles")
     return ax
-
-
-DASHES = ("-", "--", "-.", ":")
 
 
 def training(
