@@ -1,11 +1,12 @@
-"""The recorded answers as tables and pictures, for docs/peers.md and README.md."""
+"""The recorded answers as tables and a picture, for docs/peers.md and README.md."""
 
 from __future__ import annotations
 
+import collections
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -13,44 +14,76 @@ import matplotlib.pyplot as plt
 HERE = pathlib.Path(__file__).parent
 RESULTS, DOCS = HERE.parent / "results", HERE.parents[1] / "docs"
 MARKS = "<!-- table of peers: {} -->"
-TOOLS = ("spiritlevel", "BackPACK", "PyHessian", "curvlinops", "hessian-eigenthings")
-COLORS = ("#1b6ca8", "#c66b3d", "#7a9a3a", "#8a5a9e", "#6b6b6b")
+COLORS = dict(
+    zip(
+        (
+            "spiritlevel",
+            "BackPACK",
+            "nngeometry",
+            "laplace-torch",
+            "PyHessian",
+            "curvlinops",
+            "hessian-eigenthings",
+        ),
+        ("#1b6ca8", "#c66b3d", "#d9a441", "#3f9c95", "#7a9a3a", "#8a5a9e", "#6b6b6b"),
+        strict=True,
+    )
+)
 NETWORKS = (
     "MLP",
+    "tanh-MLP",
     "VGG-small",
     "ResNet-18",
+    "ResNet-18, untrained",
     "ResNet-50",
     "ViT-B/16",
     "GPT-2 small",
     "head of GPT-2",
 )
-QUESTIONS = ("exact trace", "trace to 10 %", "trace to 3 %", "trace to 1 %", "default trace")
-QUESTIONS += ("traces of all layers to 10 %", "GGN trace", "largest eigenvalue", "density")
-SHORT = (  # what the README shows
+QUESTIONS = (
+    "exact trace",
+    "trace to 10 %",
+    "trace to 3 %",
+    "trace to 1 %",
+    "default trace",
+    "traces of all layers to 10 %",
+    "GGN trace to 10 %",
+    "Hessian diagonal",
+    "largest eigenvalue to 1 %",
+    "density",
+)
+SHORT = (  # what the README shows, with rows in which others are ahead
+    ("MLP", "exact trace"),
+    ("tanh-MLP", "exact trace"),
     ("VGG-small", "exact trace"),
     ("ResNet-18", "exact trace"),
-    ("VGG-small", "trace to 10 %"),
     ("ResNet-18", "trace to 10 %"),
+    ("ResNet-18, untrained", "trace to 10 %"),
+    ("ViT-B/16", "trace to 10 %"),
     ("GPT-2 small", "trace to 10 %"),
-    ("VGG-small", "largest eigenvalue"),
-    ("head of GPT-2", "exact trace"),
+    ("GPT-2 small", "trace to 1 %"),
+    ("VGG-small", "Hessian diagonal"),
+    ("ResNet-18", "largest eigenvalue to 1 %"),
+    ("GPT-2 small", "largest eigenvalue to 1 %"),
 )
-Rows = list[dict[str, Any]]
+EXACT = 2e-5  # relative error up to which float32 alone is at work
+EQUAL = 1.2  # times our memory that still count as the same
+STATES = ("answered", "not reached", "too long", "failed", "does not offer")  # best first
+# questions at whose answer a library need not have aimed for the same accuracy
+OF_THEIR_OWN = ("default trace", "density", "Hessian diagonal")
+Cell = dict[str, Any]
+Record = dict[str, Any]
+Row = tuple[str, str]
 
 
 def main() -> None:
-    parts = []
-    for device in ("cuda", "cpu"):
-        recorded = RESULTS / f"peers-{device}.json"
-        if recorded.exists():
-            found = json.loads(recorded.read_text(encoding="utf-8"))
-            parts.append(table(found["rows"], found["machine"]))
-            picture(found["rows"], DOCS / "pictures" / f"peers-{device}.svg")
-            if device == "cuda":
-                insert(DOCS.parent / "README.md", short_table(found["rows"], found["machine"]))
-    if not parts:
+    path = RESULTS / "peers-cuda.json"
+    if not path.exists():
         sys.exit("Nothing was recorded yet: run benchmarks/peers/run.py first.")
-    insert(DOCS / "peers.md", "\n".join(parts))
+    found = json.loads(path.read_text(encoding="utf-8"))
+    insert(DOCS / "peers.md", table(found))
+    insert(DOCS.parent / "README.md", short_table(found))
+    picture(found, DOCS / "pictures" / "peers-cuda.svg")
 
 
 def insert(page: pathlib.Path, made: str) -> None:
@@ -62,89 +95,196 @@ def insert(page: pathlib.Path, made: str) -> None:
     page.write_text(f"{before}{begin}\n\n{made}\n{end}{after}", encoding="utf-8")
 
 
-def table(rows: Rows, machine: dict[str, Any]) -> str:
-    """One line a question and network, one column a tool."""
-    return _table(rows, machine, in_order(rows), cell)
+def table(found: Record) -> str:
+    """The networks, one line a question and network with one column a library, and who is first."""
+    lines = [f"On {found['machine']['device']}, torch {found['machine']['torch']}, float32.", ""]
+    lines += [*of_networks(found), ""]
+    lines += [*of_answers(found, rows_of(found)), "", standing(found), ""]
+    return "\n".join(lines)
 
 
-def in_order(rows: Rows) -> list[tuple[str, str]]:
-    """Networks and questions, the networks by size."""
-    asked = dict.fromkeys((r["network"], r["question"]) for r in rows)
-    return sorted(asked, key=lambda each: (NETWORKS.index(each[0]), QUESTIONS.index(each[1])))
+def short_table(found: Record) -> str:
+    """A few of the questions."""
+    chosen = [row for row in SHORT if row in rows_of(found)]
+    machine = f"{found['machine']['device']}, torch {found['machine']['torch']}, float32"
+    return "\n".join([f"{machine}:", "", *of_answers(found, chosen), "", standing(found), ""])
 
 
-def short_table(rows: Rows, machine: dict[str, Any]) -> str:
-    """A few of the questions, with a dagger instead of notes."""
-    return _table(rows, machine, SHORT, short_cell)
+def rows_of(found: Record) -> list[Row]:
+    """Networks and questions that all libraries were asked, in order."""
+    asked = collections.defaultdict(set)
+    for cell in found["cells"]:
+        asked[cell["network"], cell["question"]].add(cell["library"])
+    whole = [row for row, libraries in asked.items() if libraries == set(found["versions"])]
+    return sorted(whole, key=lambda row: (NETWORKS.index(row[0]), QUESTIONS.index(row[1])))
 
 
-def _table(
-    rows: Rows,
-    machine: dict[str, Any],
-    asked: Sequence[tuple[str, str]],
-    write: Callable[[dict[str, Any] | None], str],
-) -> str:
-    lines = [f"On {machine['device']}, torch {machine['torch']}:", ""]
-    lines.append("| network | question | " + " | ".join(TOOLS) + " |")
-    lines.append("| --- | --- | " + " | ".join("---" for _ in TOOLS) + " |")
-    for network, question in asked:
-        by_tool = {
-            r["tool"]: r for r in rows if (r["network"], r["question"]) == (network, question)
-        }
-        cells = [write(by_tool.get(tool)) for tool in TOOLS]
-        lines.append(f"| {network} | {question} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+def of_networks(found: Record) -> list[str]:
+    lines = [
+        "| network | weights | data | loss | accuracy | products for a trace to 10; 3; 1 % |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in sorted(found["networks"], key=NETWORKS.index):
+        facts = found["networks"][name]
+        spread = facts["spread of one product"].get("trace")
+        counts = "—"
+        if spread is not None:
+            counts = "; ".join(f"{products(spread, to):,}" for to in (0.1, 0.03, 0.01))
+        shape = " × ".join(str(size) for size in facts["data"])
+        lines.append(
+            f"| {name} | {facts['parameters']:,} | {shape} | {facts['loss']:.2g} "
+            f"| {facts['accuracy']:.0%} | {counts} |"
+        )
+    return lines
 
 
-def cell(row: dict[str, Any] | None) -> str:
-    if row is None or row["seconds"] is None:
-        return "—" if row is None or row["note"] in ("", "no answer") else row["note"]
-    parts = [f"{short(row['seconds'])} s"]
-    if row["error"] is not None:
-        parts.append(distance(row["error"], row["question"]))
-    if row["peak_bytes"]:
-        parts.append(f"{short(row['peak_bytes'] / 1e9)} GB")
-    return ", ".join(parts) + (f" ({row['note']})" if row["note"] else "")
+def products(spread: float, tolerance: float) -> int:
+    """With random signs: so many that a 95 % interval is as narrow as the tolerance."""
+    return max(1, -int(-((1.96 * spread / tolerance) ** 2) // 1))
 
 
-def distance(error: float, question: str) -> str:
-    """How far an answer is from what it is held against."""
-    if error < 1e-5:
-        return "exact" if "trace" in question else "the same value"
-    return "under 0.1% off" if error < 0.0005 else f"{error:.1%} off"
+def of_answers(found: Record, rows: Sequence[Row]) -> list[str]:
+    libraries = list(found["versions"])
+    lines = ["| network | question | " + " | ".join(libraries) + " |"]
+    lines.append("| --- | --- | " + " | ".join("---" for _ in libraries) + " |")
+    for row in rows:
+        cells = by_library(found, row)
+        texts = []
+        for library in libraries:
+            text = written(cells[library], cells["spiritlevel"])
+            texts.append(f"**{text}**" if library in first(cells) else text)
+        lines.append("| " + " | ".join([*row, *texts]) + " |")
+    return lines
+
+
+def by_library(found: Record, row: Row) -> dict[str, list[Cell]]:
+    """All ways of each library, the best first."""
+    cells = collections.defaultdict(list)
+    for cell in found["cells"]:
+        if (cell["network"], cell["question"]) == row:
+            cells[cell["library"]].append(cell)
+    for ways in cells.values():
+        ways.sort(key=lambda c: (STATES.index(c["state"]), c["seconds"] or float("inf")))
+    return cells
+
+
+def first(cells: dict[str, list[Cell]]) -> list[str]:
+    """The libraries that answer in the shortest time, up to a tenth."""
+    best = {
+        library: ways[0]["seconds"]
+        for library, ways in cells.items()
+        if ways[0]["state"] == "answered" and is_as_accurate(ways[0])
+    }
+    return [library for library, took in best.items() if took <= 1.1 * min(best.values())]
+
+
+def is_as_accurate(cell: Cell) -> bool:
+    """An estimate of the diagonal, or a trace by default, is another thing than an exact one."""
+    return cell["question"] == "density" or (
+        cell["error"] is not None
+        and cell["error"] <= (0.1 if cell["question"] in OF_THEIR_OWN else float("inf"))
+    )
+
+
+def written(ways: Sequence[Cell], ours: Sequence[Cell]) -> str:
+    """The fastest way; and one that takes our memory, if the fastest takes more."""
+    best = ways[0]
+    text = of_cell(best)
+    limit = EQUAL * (ours[0]["peak_bytes"] or float("inf"))
+    if best["state"] == "answered" and (best["peak_bytes"] or 0) > limit:
+        frugal = [
+            c for c in ways if c["state"] == "answered" and (c["peak_bytes"] or limit) <= limit
+        ]
+        if frugal:
+            text += f"; {frugal[0]['way']}: {of_cell(frugal[0], named=False)}"
+    return text
+
+
+def of_cell(cell: Cell, *, named: bool = True) -> str:
+    state, note = cell["state"], cell["note"]
+    if state == "does not offer":
+        return "not offered"
+    if state == "failed":
+        return f"fails: {reason(note)}"
+    if state == "too long" and cell["error"] is None:
+        if cell["products"]:
+            return f"{cell['products']:,} products, about {short(cell['seconds'])} s"
+        return f"too long: {note}"
+    parts = [f"{short(cell['seconds'])} s"]
+    if cell["error"] is not None:
+        is_exact = cell["error"] < EXACT and not cell["question"].startswith("largest")
+        parts.append("exact" if is_exact else f"± {percent(cell['error'])}")
+    if cell["peak_bytes"]:
+        parts.append(f"{short(cell['peak_bytes'] / 1e9)} GB")
+    if named and cell["way"] and cell["library"] not in ("BackPACK", "nngeometry"):
+        times = f" × {cell['products']}" if cell["products"] else ""
+        parts.append(cell["way"] + times)
+    text = ", ".join(parts)
+    return text if state == "answered" else f"not reached: {text}"
+
+
+def reason(note: str) -> str:
+    """What a reader needs of an error."""
+    known = {
+        "deprecated since version 1.9": "needs a function that torch no longer has",
+        "NotImplementedError": "a layer that it does not know",
+        "co_varnames": "a model that its converter cannot trace",
+        "Expecting types": "a model that its converter cannot trace",
+        "backpropagation quantity": "a layer that it does not know",
+    }
+    return next((said for part, said in known.items() if part in note), note)
+
+
+def percent(error: float) -> str:
+    if error < 0.0001:
+        return "0.01 % at most"
+    return f"{100 * error:.2g} %" if error < 0.0995 else f"{100 * error:.0f} %"
 
 
 def short(number: float) -> str:
     """Two digits, or all before the point."""
-    return f"{number:.0f}" if number >= 100 else f"{number:.2g}"
+    return f"{number:.0f}" if number >= 10 else f"{number:.2g}"
 
 
-def short_cell(row: dict[str, Any] | None) -> str:
-    if row is None or row["seconds"] is None or not row["note"]:
-        return cell(row)
-    return cell({**row, "note": ""}) + " †"
-
-
-def picture(rows: Rows, path: pathlib.Path) -> None:
-    """Seconds of every tool, one line a question; hollow where the answer is of no use."""
-    questions = in_order(rows)[::-1]
-    figure, axes = plt.subplots(figsize=(8, 0.32 * len(questions) + 1.2))
-    for tool, color in zip(TOOLS, COLORS, strict=True):
-        mine = [r for r in rows if r["tool"] == tool and r["seconds"] is not None]
-        places = [questions.index((r["network"], r["question"])) for r in mine]
-        faces = ["white" if r["note"] or (r["error"] or 0) > 0.1 else color for r in mine]
-        axes.scatter([r["seconds"] for r in mine], places, c=faces, edgecolors=color, zorder=3)
-        axes.scatter([], [], c=color, label=tool)  # filled in the legend, whatever comes first
-    axes.set_xscale("log")
-    axes.set_xlabel(
-        "seconds for the whole call; hollow: more than 10 % off, or tolerance not reached"
+def standing(found: Record) -> str:
+    """In how many rows each library is first."""
+    rows = rows_of(found)
+    counts = collections.Counter(
+        library for row in rows for library in first(by_library(found, row))
     )
-    axes.set_yticks(range(len(questions)), [f"{n}, {q}" for n, q in questions], fontsize=8)
-    axes.grid(axis="x", alpha=0.3)
-    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
-    axes.legend(**place, ncols=len(TOOLS), fontsize=8, frameon=False)
+    said = ", ".join(f"{library} in {count}" for library, count in counts.most_common())
+    return f"First, or within a tenth of it, of {len(rows)} rows in the full table: {said}."
+
+
+def picture(found: Record, path: pathlib.Path) -> None:
+    """Seconds of every library, one line a question; hollow where the accuracy was not reached."""
+    rows = rows_of(found)[::-1]
+    figure, axes = plt.subplots(figsize=(9, 0.24 * len(rows) + 1.6))
+    for library, color in COLORS.items():
+        best = [by_library(found, row).get(library, [{"seconds": None}])[0] for row in rows]
+        dots = [(cell, place) for place, cell in enumerate(best) if cell["seconds"] is not None]
+        faces = [color if is_full(cell) else "white" for cell, _ in dots]
+        seconds, places = [c["seconds"] for c, _ in dots], [place for _, place in dots]
+        axes.scatter(seconds, places, c=faces, edgecolors=color, s=26, zorder=3)
+        axes.scatter([], [], c=color, label=library)
+    axes.set_xscale("log")
+    axes.set_xlabel("seconds for the whole call, at the accuracy asked for (log scale)")
+    axes.set_yticks(range(len(rows)), [f"{n}: {q}" for n, q in rows], fontsize=7)
+    axes.set_ylim(-0.7, len(rows) - 0.3)
+    axes.grid(axis="both", alpha=0.25)
+    machine = found["machine"]
+    title = f"Time of a first call, {machine['device']}, torch {machine['torch']}, float32"
+    axes.set_title(
+        f"{title}\nhollow: the accuracy was not reached, or the time is extrapolated", fontsize=9
+    )
+    place = {"loc": "upper center", "bbox_to_anchor": (0.4, -0.6 / (0.24 * len(rows) + 1.6))}
+    axes.legend(**place, ncols=4, fontsize=8, frameon=False)
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, bbox_inches="tight")
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+
+
+def is_full(cell: Cell) -> bool:
+    return cell["state"] == "answered" and is_as_accurate(cell)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,60 @@
-"""How each tool answers each question, as its documentation says.
+"""What a library is asked, and how an answer is made: one way or several for each question.
 
-An answer is a number, or None where the tool has none. `products` is how many products with the
-Hessian a tool may take that does not know when to stop. Blocks of vectors are multiplied together
-where the tool does so by itself; if that does not fit in memory, one vector at a time.
+An answer is a number, or the numbers of all layers or entries by name. A library that knows when to
+stop, or is exact, has ways that take a seed alone; one that must be told how many products with the
+matrix to take has ways that take these, too.
 """
 
 from __future__ import annotations
 
 import abc
-import math
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Data = tuple[Tensor, Tensor]
+Answer = float | Mapping[str, Tensor]
 STEPS = 40  # of Lanczos, for a density from one vector
-FEW_OUTPUTS = 100
+EXACT = "exact trace"
+TRACES = {f"trace to {percent} %": percent / 100 for percent in (10, 3, 1)}
+DEFAULT = "default trace"
+LAYERS = "traces of all layers to 10 %"
+GGN = "GGN trace to 10 %"
+DIAGONAL = "Hessian diagonal"
+LARGEST = "largest eigenvalue to 1 %"
+DENSITY = "density"
+TOLERANCES = {**TRACES, LAYERS: 0.1, GGN: 0.1, LARGEST: 0.01}
+# "formula": random vectors one at a time, as many as the spread of one asks for;
+# "ladder": so many that the answers to several seeds are close enough
+Products = Literal["none", "formula", "ladder", "fixed"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """One way to an answer: `call(seed, products)`."""
+
+    name: str
+    call: Callable[[int, int], Answer]
+    products: Products = "none"
+    steps: tuple[int, ...] = ()  # numbers of products to try, in this order
+
+    @property
+    def is_random(self) -> bool:
+        return self.products != "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """What a user of another library must know about a network."""
+
+    model: nn.Module
+    data: Data
+    is_piecewise_linear: bool  # then the GGN is the Hessian
+    part: int | None  # samples at a time, for a library whose memory grows with them
 
 
 class Scores(nn.Module):
@@ -34,254 +71,40 @@ class Scores(nn.Module):
         return scores.flatten(0, -2)
 
 
-class Tool(abc.ABC):
-    """One library on one network."""
+class Library(abc.ABC):
+    """One library on one network. `ways` is empty for a question that it does not answer."""
 
     name: str
+    package: str  # as it is installed
 
-    def __init__(self, model: nn.Module, data: Data) -> None:
-        self.model, self.data = model, data
-        self.scores, self.flat = Scores(model), (data[0], data[1].flatten())
+    def __init__(self, network: Network) -> None:
+        self.network, self.model, self.data = network, network.model, network.data
+        self.scores, self.flat = Scores(self.model), (self.data[0], self.data[1].flatten())
 
-    def exact_trace(self) -> float | None:
-        """Of the Hessian, or of the GGN where these are equal."""
-        return None
-
-    def trace(self, rtol: float, products: int, seed: int) -> float | None:
-        """To a tolerance, or by a number of products."""
-        return None
-
-    def ggn_trace(self, products: int) -> float | None:
-        """The sum of the GGN's diagonal: exact, or by a number of products."""
-        return None
-
-    def default_trace(self) -> float | None:
-        """As it comes without any option."""
-        return None
-
-    def largest_eigenvalue(self) -> float | None:
-        """To about three digits."""
-        return None
-
-    def mean_eigenvalue(self) -> float | None:
-        """The mean of a density from one vector: Tr H / n if it is right."""
-        return None
-
-    def layer_trace(self, parameter: str, products: int) -> float | None:
-        """Of one parameter's block."""
-        return None
-
-    stops_by_itself = False
+    @abc.abstractmethod
+    def ways(self, question: str) -> list[Way]: ...
 
 
-class Spiritlevel(Tool):
-    name = "spiritlevel"
-    stops_by_itself = True
+def total(diagonal: Mapping[str, Tensor]) -> float:
+    return sum(float(entries.double().sum()) for entries in diagonal.values())
 
-    def exact_trace(self) -> float | None:
-        import spiritlevel as sl
 
-        # a network that is one linear layer is all head, which has a closed form
-        name = "head.trace" if isinstance(self.model, nn.Linear) else "curvature.trace"
-        trace = sl.measure(self.model, self.data, measures=name, method="exact")[name]
-        return trace.value if trace.exact else None
-
-    def trace(self, rtol: float, products: int, seed: int) -> float | None:
-        import spiritlevel as sl
-
-        found = sl.measure(
-            self.model, self.data, measures="curvature.trace", rtol=rtol, max_passes=2000, seed=seed
-        )
-        return found["curvature.trace"].value
-
-    def ggn_trace(self, products: int) -> float | None:
-        import spiritlevel as sl
-
-        with torch.no_grad():
-            outputs = self.scores(self.data[0][:1]).shape[-1]
-        # one column for each class: with many, probes to 10 % are what a user would take
-        precision = {"method": "exact"} if outputs <= FEW_OUTPUTS else {"rtol": 0.1}
-        name = "curvature.ggn_trace"
-        return sl.measure(self.model, self.data, measures=name, **precision)[name].value
-
-    def default_trace(self) -> float | None:
-        import spiritlevel as sl
-
-        return sl.measure(self.model, self.data, measures="curvature.trace")[
-            "curvature.trace"
-        ].value
-
-    def largest_eigenvalue(self) -> float | None:
-        import spiritlevel as sl
-
-        (value,) = sl.eigenvalues(self.model, self.data, num=1).values
-        return float(value)
-
-    def mean_eigenvalue(self) -> float | None:
-        import spiritlevel as sl
-
-        found = sl.density(self.model, self.data, num_vectors=1, steps=STEPS)
-        return float(found.moment(1)[0])
-
-    def layer_trace(self, parameter: str, products: int) -> float | None:
-        import spiritlevel as sl
-
+def by_layer(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Sums of all entries of a layer, from those of its parameters."""
+    layers: dict[str, Tensor] = {}
+    for parameter, entries in values.items():
         layer = parameter.rpartition(".")[0]
-        found = sl.measure(
-            self.model, self.data, measures="curvature.trace", layers=[layer], rtol=0.1
-        )
-        return found["curvature.trace"].value
+        layers[layer] = layers.get(layer, torch.zeros(())) + entries.double().sum().cpu()
+    return layers
 
 
-class PyHessian(Tool):
-    name = "PyHessian"
+def from_diagonal(question: str, diagonal: Callable[[], Mapping[str, Tensor]], name: str) -> Way:
+    """The answer to any question about the diagonal, by a library that has all of it exactly."""
 
-    def _operator(self):  # type: ignore[no-untyped-def]
-        from pyhessian import hessian
+    def call(seed: int, products: int) -> Answer:
+        found = diagonal()
+        if question == DIAGONAL:
+            return found
+        return by_layer(found) if question == LAYERS else total(found)
 
-        on_gpu = self.data[0].is_cuda
-        return hessian(self.scores, nn.CrossEntropyLoss(), data=self.flat, cuda=on_gpu)
-
-    def trace(self, rtol: float, products: int, seed: int) -> float | None:
-        torch.manual_seed(seed)
-        # its rule to stop divides by the trace: any tolerance above would end a negative one
-        return _mean(self._operator().trace(maxIter=products, tol=-math.inf))
-
-    def default_trace(self) -> float | None:
-        torch.manual_seed(0)
-        return _mean(self._operator().trace())
-
-    def largest_eigenvalue(self) -> float | None:
-        torch.manual_seed(0)
-        return float(self._operator().eigenvalues()[0][0])
-
-    def mean_eigenvalue(self) -> float | None:
-        torch.manual_seed(0)
-        values, weights = self._operator().density(iter=STEPS, n_v=1)
-        return sum(v * w for v, w in zip(values[0], weights[0], strict=True))
-
-
-class Curvlinops(Tool):
-    name = "curvlinops"
-
-    def _operator(self, parameters=None, kind: str = "Hessian"):  # type: ignore[no-untyped-def]
-        import curvlinops
-
-        chosen = parameters or [p for p in self.model.parameters() if p.requires_grad]
-        loss = nn.CrossEntropyLoss()
-        return getattr(curvlinops, f"{kind}LinearOperator")(
-            self.scores,
-            loss,
-            chosen,
-            [self.flat],
-            check_deterministic=False,  # two more products; the others do not check
-            num_data=len(self.flat[0]),
-        )
-
-    def trace(self, rtol: float, products: int, seed: int) -> float | None:
-        torch.manual_seed(seed)
-        return self._estimated(self._operator(), products)
-
-    def ggn_trace(self, products: int) -> float | None:
-        torch.manual_seed(0)
-        return self._estimated(self._operator(kind="GGN"), products)
-
-    def _estimated(self, operator, products: int) -> float:  # type: ignore[no-untyped-def]
-        from curvlinops import hutchinson_trace, hutchpp_trace
-
-        try:
-            return float(hutchpp_trace(operator, products))
-        except RuntimeError as error:
-            if "out of memory" not in str(error).lower():
-                raise
-        torch.cuda.empty_cache()
-        return _mean([float(hutchinson_trace(operator, 1)) for _ in range(products)])
-
-    def largest_eigenvalue(self) -> float | None:
-        from scipy.sparse.linalg import eigsh
-
-        operator = self._operator().to_scipy()
-        return float(eigsh(operator, k=1, which="LA", tol=1e-3, return_eigenvectors=False)[0])
-
-    def layer_trace(self, parameter: str, products: int) -> float | None:
-        from curvlinops import hutchinson_trace
-
-        torch.manual_seed(0)
-        operator = self._operator([self.model.get_parameter(parameter)])
-        return _mean([float(hutchinson_trace(operator, 1)) for _ in range(products)])
-
-
-class Eigenthings(Tool):
-    name = "hessian-eigenthings"
-
-    def _operator(self, parameter: str | None = None):  # type: ignore[no-untyped-def]
-        from hessian_eigenthings import HessianOperator, match_names, supervised_loss
-
-        chosen = None if parameter is None else match_names(f"model.{parameter}")
-        loss = supervised_loss(F.cross_entropy)
-        return HessianOperator(self.scores, [self.flat], loss, param_filter=chosen)
-
-    def trace(self, rtol: float, products: int, seed: int) -> float | None:
-        from hessian_eigenthings import trace
-
-        found = trace(self._operator(), num_matvecs=products, seed=seed)
-        return float(found.estimate)
-
-    def default_trace(self) -> float | None:
-        from hessian_eigenthings import trace
-
-        return float(trace(self._operator(), seed=0).estimate)
-
-    def largest_eigenvalue(self) -> float | None:
-        from hessian_eigenthings import lanczos
-
-        found = lanczos(self._operator(), k=1, max_iter=50, tol=1e-3, which="LA", seed=0)
-        return float(found.eigenvalues[0])
-
-    def mean_eigenvalue(self) -> float | None:
-        from hessian_eigenthings import spectral_density
-
-        found = spectral_density(self._operator(), num_runs=1, lanczos_steps=STEPS, seed=0)
-        mass = torch.trapezoid(found.density, found.grid)
-        return float(torch.trapezoid(found.density * found.grid, found.grid) / mass)
-
-    def layer_trace(self, parameter: str, products: int) -> float | None:
-        from hessian_eigenthings import trace
-
-        found = trace(self._operator(parameter), num_matvecs=products, method="hutchinson", seed=0)
-        return float(found.estimate)
-
-
-class BackPack(Tool):
-    name = "BackPACK"
-
-    def ggn_trace(self, products: int) -> float | None:
-        return self.exact_trace()
-
-    def exact_trace(self) -> float | None:
-        from backpack import backpack, extend
-        from backpack.extensions import DiagGGNExact
-
-        plain = all(not list(child.children()) for child in self.model.children())
-        model = extend(self.model, use_converter=not plain)
-        loss = extend(nn.CrossEntropyLoss())
-        with backpack(DiagGGNExact()):
-            loss(model(self.data[0]), self.data[1]).backward()
-        total = sum(float(p.diag_ggn_exact.sum()) for p in model.parameters())
-        for p in model.parameters():
-            del p.diag_ggn_exact
-            p.grad = None
-        return total
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-TOOLS: list[type[Tool]] = [
-    Spiritlevel,
-    BackPack,
-    PyHessian,
-    Curvlinops,
-    Eigenthings,
-]
+    return Way(name, call)

@@ -27,7 +27,7 @@ from spiritlevel.engine.weight_space.chunk_products import Images
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import PILOT, WeightProbes
 from spiritlevel.engine.weight_space.products import AbstractProducts
-from spiritlevel.measures.curvature.trace_squared import trace_squared
+from spiritlevel.measures.curvature.square_probes import trace_squared
 from spiritlevel.results import Status
 from zoo.dense_problem import DenseProblem
 from zoo.plain import classes, network, random

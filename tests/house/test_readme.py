@@ -1,9 +1,7 @@
 """What the documents show is run, and is what they say."""
 
-import json
 import pathlib
 import re
-import runpy
 import shlex
 
 import pytest
@@ -48,16 +46,6 @@ def test_commands_are_understood(block):
         if program == "spiritlevel" and words[0] not in ABSENT:
             with commands.commands[words[0]].make_context("README.md", words[1:]):
                 pass  # parsed and converted, not run
-
-
-@pytest.mark.parametrize(("page", "kind"), [("README.md", "short_"), ("docs/peers.md", "")])
-def test_tables_of_peers_are_made_from_the_records(page, kind):
-    pytest.importorskip("matplotlib")
-    made = runpy.run_path(str(ROOT / "benchmarks/peers/table.py"))
-    recorded = ROOT / "benchmarks/results/peers-cuda.json"
-    found = json.loads(recorded.read_text(encoding="utf-8"))
-    table = made[f"{kind}table"](found["rows"], found["machine"])
-    assert f"begin -->\n\n{table}\n" in (ROOT / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

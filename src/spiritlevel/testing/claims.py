@@ -19,10 +19,9 @@ from ..records.measurements import Cost
 from ..symmetries import SYMMETRIES
 from ..verbs import measuring as api
 from ..verbs.reference_problems import Problem
-from .comparing import ROUND_OFF, agree, claim, error_bars, margin
 from .moves import before_and_after, moved, problem_named
 from .references import linear_model_forms
-from .under_test import UnderTest
+from .under_test import ROUND_OFF, UnderTest, agree, claim, error_bars, margin
 
 # model, inputs, targets, name of the loss, options -> the values of measures, by name
 ClosedForm = Callable[

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..engine.data_pass import NEEDS
 from ..engine.row_estimator import estimate_rows
-from ..measures.layer_weights import measured_weights
+from ..measures.requirements import measured_weights
 from ..measures.setup import Setup, ToPrecisionByMethod
 from ..measures.verb import verb
 from ..records.content import Cell, Column, Part, Table, Text

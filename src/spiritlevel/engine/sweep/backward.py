@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from ...math import contractions
 from ...math.contractions import gradient_trace
-from ...math.curvature import SignedColumn, SoftmaxCurvature
-from ...math.ordered_columns import OrderedColumns
+from ...math.curvature import OrderedColumns, SignedColumn, SoftmaxCurvature
 from ...math.positions import OutputCurvature
 from ...math.signs import random_signs
 from ...model import batches as _batches

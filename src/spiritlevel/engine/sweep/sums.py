@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...math.ordered_columns import OrderedColumns
+from ...math.curvature import OrderedColumns
 from ...model.distributed import Processes
 from ..estimate import Estimate
 from ..moments import Moments, without_noise

@@ -93,12 +93,8 @@ def _split(labels: Tensor, *, seed: int) -> dict[str, Tensor]:
         members = members[torch.randperm(len(members), generator=generator)]
         test.append(members[:quota])
         train.append(members[quota:])
-    return {name: _shuffled(parts, generator) for name, parts in (("train", train), ("test", test))}
-
-
-def _shuffled(parts: list[Tensor], generator: torch.Generator) -> Tensor:
-    whole = torch.cat(parts)
-    return whole[torch.randperm(len(whole), generator=generator)]
+    splits = {"train": torch.cat(train), "test": torch.cat(test)}
+    return {k: x[torch.randperm(len(x), generator=generator)] for k, x in splits.items()}
 
 
 def _quotas(counts: list[int]) -> list[int]:

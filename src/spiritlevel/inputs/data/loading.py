@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ground.errors import SpiritlevelError, brief, require, suggestion
-from ...ground.files.names import as_path
+from ...ground.files import as_path
 from ...ground.files.reading import check_unpacked
 from ...model.batches import map_tensors
 from ..models.published import is_causal, tokenizer_of

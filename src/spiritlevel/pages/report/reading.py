@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from ...ground.errors import SpiritlevelError
-from ...ground.files.names import as_path
+from ...ground.files import as_path
 from ...records.measurements import Report
 from ...records.reading import parse_json
 from ...verbs.audit import Audit

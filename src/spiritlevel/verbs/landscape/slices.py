@@ -13,7 +13,7 @@ from torch import nn
 
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError, brief
-from ...ground.files.names import is_path
+from ...ground.files import is_path
 from ...ground.need import is_number, is_whole, need, need_one_of, or_none, whole
 from ...measures.asked import MEASURES
 from ...measures.setup import OfProducts, Setup

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from spiritlevel.ground.files.names import natural
+from spiritlevel.ground.files import natural
 from spiritlevel.records.content import Cell, Chart, Column, Section, Table
 
 from ...population.population import Population, Row, numbers_of

@@ -24,9 +24,8 @@ from ...engine.refine import AbstractDraws, missed, refine
 from ...engine.weight_space.probes import PILOT, ROUND_OFF, VECTOR_BYTES
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError
-from ...math.orthogonal import haar_rows, unique_qr
+from ...math.feature_matrices import Radius, haar_rows, unique_qr
 from ...math.positions import OutputCurvature, PositionCurvature, row_curvature
-from ...math.radial import Radius
 from ...model.arithmetic import full_precision
 from ...model.layers.patches import PatchRule
 from ...model.losses import MeanSquaredError
@@ -48,11 +47,6 @@ def feature_layer(workspace: Workspace, measure: str) -> str:
     ]  # in the order of their use
     heads = [layer for layer in called if workspace.plan.heads[layer].fits]
     return (heads or called or fitting)[-1]
-
-
-def feature_dimension(workspace: Workspace, layer: str) -> int:
-    """m: columns of the layer's matrix, of one group where it has groups."""
-    return int(_matrix(workspace, layer).shape[-1])
 
 
 def _rule(workspace: Workspace, layer: str) -> PatchRule:
@@ -165,7 +159,7 @@ class Robustness(AbstractDraws):
         features: Tensor,
         W: Tensor,
     ) -> Tensor | None:
-        """Its mean, Σ over the rows of δ² E[ρ²]/(2m) ‖φ‖² Tr(Wᵀ ∇²ℓ W); None if not known."""
+        """Mean second order, Σ over rows of δ² E[ρ²]/(2m) ‖φ‖² Tr(Wᵀ ∇²ℓ W); None if not known."""
         rows: OutputCurvature | None = curvature
         if head.by_position:
             rows = row_curvature(curvature, head.positions(outputs))
@@ -176,7 +170,6 @@ class Robustness(AbstractDraws):
         return factor * (squares * rows.quadratic(W)).sum()
 
     def _by_weights(self, steps: list[Tensor]) -> list[float]:
-        """The loss at other weights, two passes a draw."""
         surface, rule = self.workspace.surface, _rule(self.workspace, self.layer)
         module = surface.layers.module(self.layer)
         weight = cast(Tensor, module.weight)
@@ -200,37 +193,18 @@ class Robustness(AbstractDraws):
         return f"{self.text()}; {missed(self, self.workspace.precision, self.estimate())}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Turned:
-    """The measured layer, its feature dimension, and the settings that go with it."""
-
-    layer: str
-    dimension: int
-    delta: float
-    kernel: str | float
-
-    @property
-    def factor(self) -> float:
-        """What κ is multiplied by to predict the rise of the loss."""
-        return second_order_factor(self.delta, Radius(self.kernel, self.dimension))
-
-
 def second_order_factor(delta: float, radius: Radius) -> float:
     """δ² E[ρ²]/(2m), the mean square of an entry of δρA, halved."""
     return delta**2 * radius.mean_square / (2 * radius.dimension)
 
 
-def turned_layer(workspace: Workspace, measure: str) -> Turned:
-    """Which layer the measures of robustness look at."""
-    layer, options = feature_layer(workspace, measure), workspace.options
-    return Turned(layer, feature_dimension(workspace, layer), options.delta, options.kernel)
+def prediction_factor(workspace: Workspace, layer: str) -> float:
+    """What κ of a layer is multiplied by to predict the rise of the loss."""
+    radius = Radius(workspace.options.kernel, int(_matrix(workspace, layer).shape[-1]))
+    return second_order_factor(workspace.options.delta, radius)
 
 
 def robustness(workspace: Workspace, measure: str) -> Robustness:
     """The draws, once for all measures."""
     layer = feature_layer(workspace, measure)
-    key = ("robustness", layer)
-    if key not in workspace.cache:
-        workspace.cache[key] = Robustness(workspace, layer)
-    measured: Robustness = workspace.cache[key]
-    return measured
+    return workspace.once(("robustness", layer), lambda: Robustness(workspace, layer))

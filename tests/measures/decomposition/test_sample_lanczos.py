@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spiritlevel.math.sample_lanczos import largest_eigenvalues
+from spiritlevel.measures.decomposition.matrices import largest_eigenvalues
 
 
 def spectra(count, size, rank, generator):

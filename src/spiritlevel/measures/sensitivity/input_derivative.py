@@ -18,6 +18,7 @@ from ...math.signs import random_signs
 from ...model.batches import BatchLocation
 from ...model.exclusive import of_this_thread
 from ..options import Option
+from ..registry import once
 
 _STREAM = 5000  # of random signs: apart from all others
 ALL, OUTSIDE = "all", "outside"
@@ -79,12 +80,15 @@ def input_leaf(model: nn.Module) -> Iterator[list[Any]]:
 
 def check_input(workspace: Workspace, measure: str) -> torch.Size:
     """The shape of one sample's input; raises where it has no derivative."""
-    if "input" not in workspace.cache:
-        batch = workspace.surface.first_samples(1)
-        with torch.no_grad(), input_leaf(workspace.surface.model) as inputs:
-            workspace.surface.outputs(batch, where=BatchLocation(0))
-        workspace.cache["input"] = inputs
-    return _only(workspace.cache["input"], 1, measure).shape[1:]
+    return _only(_first_inputs(workspace), 1, measure).shape[1:]
+
+
+@once
+def _first_inputs(workspace: Workspace) -> list[Any]:
+    batch = workspace.surface.first_samples(1)
+    with torch.no_grad(), input_leaf(workspace.surface.model) as inputs:
+        workspace.surface.outputs(batch, where=BatchLocation(0))
+    return inputs
 
 
 def _only(inputs: list[Any], num_samples: int, measure: str) -> Tensor:
@@ -139,17 +143,15 @@ def check_region(workspace: Workspace, measure: str) -> Region:
     return top, left, height, width
 
 
+@once
 def input_jacobian(workspace: Workspace) -> ProbedRows:
     """Rows ALL and, where a region is left out, OUTSIDE; once for all measures."""
-    if "input jacobian" not in workspace.cache:
-        numbers = SampleNumbers(workspace)
-        workspace.cache["input jacobian"] = ProbedRows(
-            workspace,
-            lambda streams: _pass(workspace, numbers, streams),
-            num_columns=workspace.plan.num_outputs,
-        )
-    rows: ProbedRows = workspace.cache["input jacobian"]
-    return rows
+    numbers = SampleNumbers(workspace)
+    return ProbedRows(
+        workspace,
+        lambda streams: _pass(workspace, numbers, streams),
+        num_columns=workspace.plan.num_outputs,
+    )
 
 
 def _pass(workspace: Workspace, numbers: SampleNumbers, streams: range | None) -> RowSums:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from ....model.convolutions import (
+from ...model.convolutions import (
     SPATIAL,
     Convolution,
     Geometry,

@@ -23,12 +23,12 @@ from ...engine.weight_space.eigenvalues import residual_tolerance
 from ...engine.workspace import Workspace
 from ...ground.errors import SpiritlevelError
 from ...math.positions import Positions
-from ...math.sample_lanczos import LargestEigenvalues, largest_eigenvalues
 from ...math.signs import random_normals
 from ...model.autograd_graph import deepest, lacks_second_derivative
 from ...model.batches import BatchLocation
 from ...model.model_state import twice_differentiable
 from ...records.measurements import Cost
+from ..registry import once
 from .paths import Paths, Seen
 
 GRAM_OUTPUTS = 32  # up to here M is formed; its eigenvalues are then exact
@@ -53,16 +53,14 @@ class PathMatrices:
         return float(self.residuals[kind][self.top.index[layer]]) / self.top.total_weight
 
 
+@once
 def path_matrices(workspace: Workspace) -> PathMatrices:
     """The sums over the data, computed once and shared by the measures of the family."""
-    if "path matrices" not in workspace.cache:
-        before = workspace.cost
-        paths = Paths(workspace)
-        matrices = _formed(paths) if forms_matrices(workspace) else _by_products(paths)
-        matrices.cost = workspace.cost - before
-        workspace.cache["path matrices"] = matrices
-    shared: PathMatrices = workspace.cache["path matrices"]
-    return shared
+    before = workspace.cost
+    paths = Paths(workspace)
+    matrices = _formed(paths) if forms_matrices(workspace) else _by_products(paths)
+    matrices.cost = workspace.cost - before
+    return matrices
 
 
 def forms_matrices(workspace: Workspace) -> bool:
@@ -250,3 +248,66 @@ def _chunk(paths: Paths, num_bytes: int) -> int:
     return max(
         1, min(paths.workspace.memory // (footprint.saved + num_bytes + 1), footprint.fitting)
     )
+
+
+# Steps before a small residual counts: a start may have so little of the largest eigenvector that
+# the residual of another one is small at first.
+LEAST_STEPS = 4
+
+Multiply = Callable[[Tensor], Tensor]  # row n of (N, C) times the matrix of sample n
+
+
+@dataclasses.dataclass(frozen=True)
+class LargestEigenvalues:
+    """One per sample; some eigenvalue of its matrix lies within the residual of each value."""
+
+    values: Tensor  # shape: (N,)
+    residuals: Tensor  # shape: (N,)
+    steps: int
+
+
+def largest_eigenvalues(
+    multiply: Multiply, start: Tensor, *, max_steps: int, enough: Callable[[Tensor, Tensor], bool]
+) -> LargestEigenvalues:
+    """Lanczos for positive semidefinite matrices, with full reorthogonalization.
+
+    `start` should be normal: random signs may be an eigenvector of a small matrix, and the largest
+    eigenvalue is then never seen. `enough(values, residuals)` decides after each step whether to
+    stop. A sample whose Krylov space is exhausted continues with zero vectors: they add eigenvalues
+    0, which are never the largest.
+
+    >>> matrices = torch.diag_embed(torch.tensor([[1.0, 5.0], [3.0, 2.0]]).double())
+    >>> times = lambda v: (matrices @ v[:, :, None]).squeeze(2)
+    >>> largest = largest_eigenvalues(
+    ...     times, torch.ones(2, 2).double(), max_steps=2, enough=lambda v, r: False
+    ... )
+    >>> largest.values.tolist()
+    [5.0, 3.0]
+    """
+    start = start.double()
+    num_samples, size = start.shape
+    steps = min(max_steps, size)
+    basis = start.new_zeros(num_samples, steps + 1, size)
+    tridiagonal = start.new_zeros(num_samples, steps + 1, steps + 1)
+    basis[:, 0] = start / start.norm(dim=1, keepdim=True)
+    values = residuals = start.new_zeros(num_samples)
+    step = 0
+    for step in range(1, steps + 1):
+        image = multiply(basis[:, step - 1]).double()
+        scale = image.norm(dim=1)
+        tridiagonal[:, step - 1, step - 1] = (image * basis[:, step - 1]).sum(dim=1)
+        for _ in range(2):  # the second time removes what round-off left the first time
+            before = basis[:, :step]
+            image = image - (before.mT @ (before @ image[:, :, None])).squeeze(2)
+        beta = image.norm(dim=1)
+        alive = beta > 1e-14 * scale
+        beta = torch.where(alive, beta, torch.zeros_like(beta))
+        inverse = torch.where(alive, 1.0 / torch.where(alive, beta, 1.0), 0.0)
+        basis[:, step] = image * inverse[:, None]
+        ritz_values, vectors = torch.linalg.eigh(tridiagonal[:, :step, :step])
+        values = ritz_values[:, -1].clamp(min=0.0)
+        residuals = beta * vectors[:, -1, -1].abs()
+        if step >= min(LEAST_STEPS, steps) and enough(values, residuals):
+            break
+        tridiagonal[:, step, step - 1] = tridiagonal[:, step - 1, step] = beta
+    return LargestEigenvalues(values, residuals, step)

@@ -181,7 +181,6 @@ class _SquareProbes(AbstractDraws):
         return self.sketch_size >= LEAST_SKETCH and more > 2 * self.sketch_size
 
     def _take_out(self) -> None:
-        """Take out the space that the images of the first probes span."""
         assert self._sketch is not None
         images, self._sketch = self._sketch, None
         before = len(images)

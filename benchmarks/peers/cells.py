@@ -1,0 +1,234 @@
+"""One cell of the table: a library's answer to a question, what it took, how far it is off.
+
+Seconds are those of a whole call on a copy of the network that the library has not seen before, the
+median over seeds; a call on another copy has been made before, since the first one in a process
+loads kernels. The error is the root mean square over the seeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import math
+import signal
+import statistics
+from collections.abc import Iterator
+
+import torch
+from harness import seconds
+from subjects import Made, Z, error
+from tools import DENSITY, LARGEST, TOLERANCES, Answer, Library, Network, Way
+
+SEEDS = 5
+REPEATS = 3  # of a call without randomness
+SHORT = 5.0  # seconds; a longer call is its own warm-up
+
+
+@dataclasses.dataclass
+class Cell:
+    """`state`: "answered", "does not offer", "too long", "not reached" or "failed"."""
+
+    network: str
+    question: str
+    library: str
+    way: str = ""
+    state: str = "answered"
+    seconds: float | None = None
+    first_seconds: float | None = None  # of the call before, which may load kernels
+    peak_bytes: int | None = None
+    error: float | None = None  # relative, root mean square over the seeds
+    seeds: int = 0
+    products: int | None = None  # that it was given
+    value: float | None = None
+    note: str = ""
+
+
+class TooLong(Exception):
+    """A call took longer than it was given."""
+
+
+@dataclasses.dataclass
+class Run:
+    """Several calls of one way with the same number of products."""
+
+    times: list[float]
+    values: list[float | None]
+    errors: list[float]
+    peak_bytes: int | None
+    first: float | None = None
+
+    @property
+    def error(self) -> float | None:
+        squares = [e**2 for e in self.errors]
+        return math.sqrt(statistics.fmean(squares)) if squares else None
+
+    def fill(self, cell: Cell, products: int | None) -> None:
+        cell.seconds, cell.peak_bytes = statistics.median(self.times), self.peak_bytes
+        cell.error, cell.seeds, cell.products = self.error, len(self.times), products
+        cell.value, cell.first_seconds = self.values[0], self.first
+
+
+class Examiner:
+    """Asks libraries about one network."""
+
+    def __init__(self, name: str, made: Made, limit: float) -> None:
+        self.name, self.made, self.limit = name, made, limit
+        self._ladders: dict[tuple[str, str, str], list[tuple[int, Run]]] = {}
+
+    def prepare(self, question: str) -> None:
+        """What answers are compared with, and how many products random signs take."""
+        if question != DENSITY:
+            self.made.truth(question)
+        if question in TOLERANCES and question != LARGEST:
+            self.made.products(question, TOLERANCES[question])
+
+    def ask(self, library: type[Library], question: str) -> Iterator[Cell]:
+        """One cell for each way of the library, or one that says that it has none."""
+        try:
+            ways = self._fresh(library).ways(question)
+        except ImportError as missing:
+            yield Cell(self.name, question, library.name, state="failed", note=str(missing))
+            return
+        if not ways:
+            yield Cell(self.name, question, library.name, state="does not offer")
+        for position, way in enumerate(ways):
+            cell = Cell(self.name, question, library.name, way.name)
+            try:
+                self._fill(cell, library, question, position, way)
+            except torch.OutOfMemoryError:
+                cell.state, cell.note = "failed", "out of memory"
+            except TooLong:
+                cell.state, cell.note = "too long", f"a call takes more than {self.limit:.0f} s"
+            except Exception as raised:  # whatever a library raises is its answer
+                cell.state, cell.note = "failed", told(raised)
+            yield cell
+            gc.collect()
+            if self.made.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _fill(
+        self, cell: Cell, library: type[Library], question: str, position: int, way: Way
+    ) -> None:
+        if way.products == "formula":
+            products = self.made.products(question, TOLERANCES[question])
+            self._formula(cell, library, question, position, products)
+        elif way.products == "ladder":
+            self._ladder(cell, library, question, position, way)
+        else:
+            products = way.steps[0] if way.products == "fixed" else 0
+            self._run(library, question, position, products, 0).fill(cell, products or None)
+
+    def _formula(
+        self, cell: Cell, library: type[Library], question: str, position: int, products: int
+    ) -> None:
+        few = min(products, 3)
+        trial = self._run(library, question, position, few, 0, seeds=1)
+        expected = trial.times[0] / few * products
+        if expected > self.limit:
+            cell.state, cell.products = "too long", products
+            cell.seconds = expected
+            cell.note = "from the time of 3 products"
+            return
+        self._run(library, question, position, products, 0, warm=False).fill(cell, products)
+
+    def _ladder(
+        self, cell: Cell, library: type[Library], question: str, position: int, way: Way
+    ) -> None:
+        """The fewest products with which the answers to all seeds are close enough."""
+        kind = "trace" if question.startswith("trace to") else question
+        steps = self._ladders.setdefault((library.name, kind, way.name), [])
+        scale = 1.0 if question == LARGEST else Z  # Lanczos errs to one side, and is no average
+        for place, products in enumerate(way.steps):
+            if place == len(steps):
+                last = steps[-1][1].times if steps else []
+                if last and 2 * (SEEDS + 1) * statistics.median(last) > 2 * self.limit:
+                    cell.state, cell.note = "too long", f"{products} products were not tried"
+                    return
+                try:
+                    steps.append((products, self._run(library, question, position, products, 0)))
+                except (TooLong, torch.OutOfMemoryError) as ended:
+                    if not steps:
+                        raise
+                    is_long = isinstance(ended, TooLong)
+                    cell.state = "too long" if is_long else "not reached"
+                    why = (
+                        f"take more than {self.limit:.0f} s"
+                        if is_long
+                        else "do not fit into memory"
+                    )
+                    cell.note = f"{products} products {why}"
+                    return
+            products, run = steps[place]
+            run.fill(cell, products)
+            if scale * (run.error or 0.0) <= TOLERANCES[question]:
+                return
+        cell.state = "not reached"
+
+    def _run(
+        self,
+        library: type[Library],
+        question: str,
+        position: int,
+        products: int,
+        first_seed: int,
+        seeds: int = SEEDS,
+        warm: bool = True,
+    ) -> Run:
+        """Calls on fresh copies with several seeds, as many as fit into the limit."""
+        truth = self.made.truth(question) if question != DENSITY else None
+        is_gpu = self.made.device.type == "cuda"
+        run = Run([], [], [], None)
+
+        def once(seed: int, keep: bool) -> float:
+            asked = self._fresh(library).ways(question)[position]
+            answers: list[Answer] = []
+            if is_gpu:
+                torch.cuda.reset_peak_memory_stats(self.made.device)
+            with within(self.limit):
+                took = seconds(lambda: answers.append(asked.call(seed, products)), self.made.device)
+            if keep:
+                run.times.append(took)
+                run.values.append(answers[0] if isinstance(answers[0], float) else None)
+                run.peak_bytes = (
+                    torch.cuda.max_memory_allocated(self.made.device) if is_gpu else None
+                )
+                if truth is not None:
+                    run.errors.append(error(answers[0], truth))
+            return took
+
+        if warm:
+            run.first = took = once(first_seed, keep=False)
+            if took > SHORT:  # its own warm-up
+                seeds = min(seeds, max(1, int(self.limit / took)))
+        for seed in range(first_seed, first_seed + seeds):
+            once(seed, keep=True)
+            if sum(run.times) > self.limit:
+                break
+        return run
+
+    def _fresh(self, library: type[Library]) -> Library:
+        made = self.made
+        network = Network(made.fresh(), made.data, made.subject.is_piecewise_linear, made.part)
+        return library(network)
+
+
+@contextlib.contextmanager
+def within(limit: float) -> Iterator[None]:
+    """Raise TooLong in the block after so many seconds, as soon as Python runs again."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 2 * limit)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def told(raised: Exception) -> str:
+    text = str(raised).strip().splitlines() or [""]
+    return f"{type(raised).__name__}: {text[0][:120]}"
