@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 
+from publishing.public_data import data_to_fetch
 from spiritlevel_lab.population import control, registry
 
 LIMIT = 600  # seconds that a quick preset may take on two cores
@@ -66,7 +67,7 @@ def night(name: str, folder: pathlib.Path, given: dict[str, str]) -> Night:
     folder.parent.mkdir(parents=True, exist_ok=True)
     study = control.find(name).with_preset("quick")
     changes = []
-    for key, data in control.data_to_fetch(study).items():
+    for key, data in data_to_fetch(study).items():
         if data in given:
             changes += ["--set", f"{key}={given[data]}"]
         else:

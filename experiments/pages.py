@@ -14,9 +14,8 @@ import pathlib
 import spiritlevel as sl
 from publishing import audited
 from publishing.pages import write_pages
+from publishing.recorded import record, save
 from spiritlevel_lab import Store
-from spiritlevel_lab.papers import record
-from spiritlevel_lab.papers.records import save
 
 HERE = pathlib.Path(__file__).parent
 RESULTS, PAGES = HERE / "results", HERE.parent / "reproduction"

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from spiritlevel.measures.confounders import MEASURED_ALONG
 from spiritlevel_lab.claims.experiment import Row
-from spiritlevel_lab.claims.outcomes import OVER_ALL, WITHIN
-from spiritlevel_lab.claims.population import measured
+from spiritlevel_lab.claims.population import OVER_ALL, WITHIN, measured
 from spiritlevel_lab.claims.rows import OUTCOMES, with_outcomes
 from spiritlevel_lab.claims.settings import levels_of, widest_of
 from spiritlevel_lab.claims.trained import NotAsked

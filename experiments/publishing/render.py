@@ -10,7 +10,6 @@ from spiritlevel.records.content import Cell, Panels, Part, Table, Text
 from spiritlevel.verbs import measuring as api
 from spiritlevel_lab.claims.experiment import Experiment, Outcome
 from spiritlevel_lab.claims.scale import library_study
-from spiritlevel_lab.papers.records import Record
 from spiritlevel_lab.papers.registry import find
 from spiritlevel_lab.papers.study_section import claim_table, paper_values_table
 from spiritlevel_lab.population import control
@@ -19,6 +18,8 @@ from spiritlevel_lab.population.runs.outcomes import ALL_EPOCHS, DIVERGED
 
 from . import markdown
 from .markdown import escape
+from .public_data import data_to_fetch
+from .recorded import Record
 from .results import ScaleResult, scale_in_words
 
 BRACKETS = (
@@ -134,7 +135,7 @@ def _commands(record: Record) -> str:
     folders = [run.task.arguments.get("population") if run.task else None, run.model.init_from]
     before = [kept for folder in folders if (kept := _study_kept_in(folder))]
     studies = [study, *(library_study(name, preset) for name, preset in before)]
-    needed = sorted({name for each in studies for name in control.data_to_fetch(each).values()})
+    needed = sorted({name for each in studies for name in data_to_fetch(each).values()})
     lines = [f"$ {TO_INSTALL[run.model.name]}"] if run.model.name in TO_INSTALL else []
     lines += [f"$ spiritlevel data fetch {name}" for name in needed]
     timed = [record.name] if find(record.name).takes_times else []

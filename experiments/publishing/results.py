@@ -14,8 +14,9 @@ from spiritlevel_lab.claims.scale import (
     verdict_in_words,
 )
 from spiritlevel_lab.papers.judgement import judged
-from spiritlevel_lab.papers.records import Record, stem
 from spiritlevel_lab.papers.registry import find
+
+from .recorded import Record, stem
 
 CITED = {  # by author and year; by title where the copy we have names neither
     "000": "Taleghani et al.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spiritlevel.records.content import Cell, Table
-from spiritlevel_lab.claims.outcomes import OVER_ALL, WITHIN
+from spiritlevel_lab.claims.population import OVER_ALL, WITHIN
 from spiritlevel_lab.claims.rows import OUTCOMES
 
 from . import markdown

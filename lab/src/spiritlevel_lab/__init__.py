@@ -30,22 +30,17 @@ if _TYPE_CHECKING:
     from .population.settings.run import RunSettings as RunSettings
     from .population.storage.store import Store as Store
 
-_HOMES = {
-    "execute": ".population.control",
-    "find": ".population.control",
-    "measure_networks": ".population.existing.python",
-    "Population": ".population.population",
-    "read_task": ".population.registry",
-    "register_study": ".population.registry",
-    "resume": ".population.control",
-    "run": ".population.control",
-    "RunResult": ".population.run_results",
-    "RunSettings": ".population.settings.run",
-    "state": ".population.control",
-    "Store": ".population.storage.store",
-    "Study": ".population.settings.definition",
-    "task": ".population.registry",
-    "task_result": ".population.runs.tasks",
+_NAMES = {
+    ".population.control": "execute find resume run state",
+    ".population.existing.python": "measure_networks",
+    ".population.population": "Population",
+    ".population.registry": "read_task register_study task",
+    ".population.run_results": "RunResult",
+    ".population.runs.tasks": "task_result",
+    ".population.settings.definition": "Study",
+    ".population.settings.run": "RunSettings",
+    ".population.storage.store": "Store",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 _ROOMS = ("claims", "pages", "papers", "population", "statistics")
 __getattr__, __dir__ = _lazy(__name__, _HOMES, _ROOMS)

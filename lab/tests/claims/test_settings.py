@@ -11,8 +11,7 @@ import spiritlevel as sl
 from publishing.recorded import load
 from spiritlevel.measures.confounders import factors_held_fixed
 from spiritlevel.records.content import fitted_line
-from spiritlevel_lab.claims.outcomes import outcomes_table
-from spiritlevel_lab.claims.population import correlations, scatter, why
+from spiritlevel_lab.claims.population import correlations, outcomes_table, scatter, why
 from spiritlevel_lab.claims.rows import OUTCOMES, with_outcomes
 from spiritlevel_lab.claims.settings import (
     difference_of,

@@ -69,7 +69,7 @@ def one_line(text: str) -> str:
 
 
 def report(folder, *more, columns: int = 80) -> str:
-    return said("study", "report", folder, "--resamples", 0, *more, columns=columns).stdout
+    return said("study", "report", folder, *more, columns=columns).stdout
 
 
 # -- the list --------------------------------------------------------------------------------

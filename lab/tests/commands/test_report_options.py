@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
 
 def test_confounders_and_confidence_reach_the_numbers(folder):
     options = ("--confounders", "train_loss", "--confounders", "lr", "--confidence", "0.8")
-    text = run("study", "report", folder, *options, "--resamples", "0", "--json", "-").stdout
+    text = run("study", "report", folder, *options, "--json", "-").stdout
     found = json.loads(text)
     assert found["confounders"] == ["train_loss", "lr"]
     with Store.open(folder) as store:
@@ -77,7 +77,7 @@ def test_confounders_and_confidence_reach_the_numbers(folder):
 
 
 def test_without_them_the_usual_ones_are_held(folder):
-    shown = run("study", "report", folder, "--resamples", "0", "--verbose").stdout
+    shown = run("study", "report", folder, "--verbose").stdout
     assert "Confounders held fixed: train_loss, norms.weight." in shown
     assert "Brackets: 95% intervals." in shown
     assert "Lines: target ≈ slope · measure + intercept" in shown
@@ -86,12 +86,12 @@ def test_without_them_the_usual_ones_are_held(folder):
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_answer_comes_first_and_fits_the_terminal(folder, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    short = run("study", "report", folder, "--resamples", "0").stdout
+    short = run("study", "report", folder).stdout
     assert short.startswith("tiny: ")
     assert len(short.split("\n\n")[0].splitlines()) <= 12 * 60 / width + 3
     for outcome in ("gap of the", "test error"):
         assert outcome in short
-    long = run("study", "report", folder, "--resamples", "0", "--verbose").stdout
+    long = run("study", "report", folder, "--verbose").stdout
     assert "independent" in long
     assert "independent" not in short
     lines = [line for line in (short + long).splitlines() if not line.startswith("written")]
@@ -100,7 +100,7 @@ def test_the_answer_comes_first_and_fits_the_terminal(folder, monkeypatch, width
 
 def test_a_confounder_that_never_varies_is_named(folder):
     shown = run(
-        *("study", "report", folder, "--confounders", "train_accuracy", "--resamples", 0),
+        *("study", "report", folder, "--confounders", "train_accuracy"),
         "--verbose",
     ).stdout
     assert "train_accuracy dropped: the same in all runs." in " ".join(shown.split())
@@ -151,4 +151,4 @@ def test_in_python_an_unknown_confounder_is_refused_as_well(folder):
         Store.open(folder) as store,
         pytest.raises(SpiritlevelError, match=r"Got 'norm\.weights'\. Did you mean 'norms\.weight"),
     ):
-        statistics(store, confounders=["norm.weights"], resamples=0)
+        statistics(store, confounders=["norm.weights"])

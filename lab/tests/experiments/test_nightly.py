@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from publishing.public_data import data_to_fetch
 from spiritlevel_lab.population import control, registry
 
 SCRIPT = pathlib.Path(__file__).parents[3] / "experiments" / "nightly.py"
@@ -34,7 +35,7 @@ def test_every_study_has_a_quick_preset(name):
     ],
 )
 def test_data_that_must_be_fetched(name, needed):
-    assert control.data_to_fetch(control.find(name).with_preset("quick")) == needed
+    assert data_to_fetch(control.find(name).with_preset("quick")) == needed
 
 
 def test_one_that_fails_and_one_that_takes_too_long(nightly, tmp_path, monkeypatch):

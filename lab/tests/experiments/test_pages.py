@@ -10,7 +10,7 @@ import pytest
 
 from publishing.markdown import escape, table
 from publishing.pages import analysed, pages, write_pages
-from publishing.recorded import load
+from publishing.recorded import Record, load, record, save
 from publishing.render import render
 from publishing.results import ScaleResult
 from publishing.series import svg
@@ -18,8 +18,7 @@ from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.measures import names as measures
 from spiritlevel.records.content import Figure, Series, Table
 from spiritlevel_lab.claims import settings
-from spiritlevel_lab.papers import Record, find, names, record
-from spiritlevel_lab.papers.records import save
+from spiritlevel_lab.papers import find, names
 from spiritlevel_lab.population import control
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -271,7 +270,7 @@ def test_record_of_a_preset_nobody_described(store):
 
 def test_record_without_the_columns(store, monkeypatch):
     experiment = dataclasses.replace(find("002-fig-4"), columns=("seed", "head.kappa"))
-    monkeypatch.setattr("spiritlevel_lab.papers.records.find", lambda name: experiment)
+    monkeypatch.setattr("publishing.recorded.find", lambda name: experiment)
     with pytest.raises(SpiritlevelError, match=r"must have the columns head.kappa"):
         record(store)
 

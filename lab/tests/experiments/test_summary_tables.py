@@ -9,7 +9,7 @@ from scipy import stats
 
 from publishing.forest import forest
 from publishing.population_lines import LEVELS, MeasuredPopulation, MeasureLine, population
-from publishing.recorded import load
+from publishing.recorded import Record, load
 from publishing.results import ScaleResult
 from publishing.scale_table import scale_table
 from publishing.summary import claims_table, earlier_table
@@ -18,12 +18,11 @@ from spiritlevel.records.content import Table
 from spiritlevel_lab.claims.experiment import Outcome
 from spiritlevel_lab.claims.findings import Finding, above, fact
 from spiritlevel_lab.claims.numbers import IntervalEstimate
-from spiritlevel_lab.claims.outcomes import OVER_ALL
+from spiritlevel_lab.claims.population import OVER_ALL
 from spiritlevel_lab.claims.rows import OUTCOMES
 from spiritlevel_lab.claims.scale import SMALLER as SCALE
 from spiritlevel_lab.claims.scale import at_the_papers_scale, verdict_in_words
 from spiritlevel_lab.papers import find
-from spiritlevel_lab.papers.records import Record
 from spiritlevel_lab.population import control
 from spiritlevel_lab.statistics import Correlation, Judged
 

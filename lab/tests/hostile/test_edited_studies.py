@@ -165,7 +165,7 @@ def visit(folder: pathlib.Path) -> None:
         store.settings()
         store.machines()
         control.state(store)
-        statistics(Population.of(store), resamples=0)
+        statistics(Population.of(store))
         export(store, folder / "tables")
     resume(folder).close()
 

@@ -11,7 +11,7 @@ CASES = cases(
         "study run": (["study", "run"], ["PATTERN", "--preset", "--set", "--out", "--executor"]),
         "study status": (["study", "status"], ["PATTERN"]),
         "study resume": (["study", "resume"], ["PATTERN"]),
-        "study report": (["study", "report"], ["PATTERN", "--target", "--resamples"]),
+        "study report": (["study", "report"], ["PATTERN", "--target"]),
         "study export": (["study", "export"], ["PATTERN", "--format", "--out"]),
         "study figures": (["study", "figures"], ["PATTERN", "--format"]),
         # Its state alone: a page would be served until Ctrl-C.

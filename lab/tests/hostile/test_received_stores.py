@@ -22,8 +22,8 @@ MODULES = ("evil", "yaml", "typer", "torch", "sitecustomize", "conftest", "__ini
 COMMANDS = {  # the first also writes; SQLite unlinks a log that is a link when it closes
     "resume": ["study", "resume", "STORE"],
     "status": ["study", "status", "STORE"],
-    "report": ["study", "report", "STORE", "--resamples", "0"],
-    "html": ["study", "report", "STORE", "--resamples", "0", "--html", "OUT/study.html"],
+    "report": ["study", "report", "STORE"],
+    "html": ["study", "report", "STORE", "--html", "OUT/study.html"],
     "export": ["study", "export", "STORE"],
     "figures": ["study", "figures", "STORE", "--measures", "head.trace"],
     "watch": ["watch", "STORE", "--json", "OUT/watch.json"],

@@ -30,7 +30,7 @@ def made(folder, reached: int, **fields) -> Population:
 
 def test_networks_that_missed_the_criterion_are_counted_and_not_judged(tmp_path):
     population = made(tmp_path, 20)
-    found = statistics(population, resamples=0)
+    found = statistics(population)
     assert (len(population.done), len(population.judged), found.n) == (24, 20, 20)
     missed = "4 of 24 networks did not come to a training loss of at most 0.5"
     assert found.not_judged == f"{missed}: they are shown and not judged."
@@ -39,7 +39,7 @@ def test_networks_that_missed_the_criterion_are_counted_and_not_judged(tmp_path)
 
 def test_if_most_missed_it_there_is_no_verdict(tmp_path):
     population = made(tmp_path, 11)
-    found = statistics(population, resamples=0)
+    found = statistics(population)
     said = answer(population, found, "gap")
     assert {row.verdict for row in found.measures.values()} == {NOT_JUDGED}
     assert said.found == (
@@ -52,7 +52,7 @@ def test_if_most_missed_it_there_is_no_verdict(tmp_path):
 
 def test_a_finding_is_said_as_a_sentence(tmp_path, monkeypatch):
     population = made(tmp_path, 24)
-    found = statistics(population, resamples=0)
+    found = statistics(population)
     said = answer(population, found, "gap")
     assert population.not_judged == ""
     assert said.best.name == "relative.kappa"

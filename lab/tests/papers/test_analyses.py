@@ -9,7 +9,7 @@ from scipy import stats
 from publishing.recorded import SCALES
 from spiritlevel_lab.claims.numbers import mean, plain, share
 from spiritlevel_lab.papers import find, names
-from spiritlevel_lab.papers.paper_002.class_separation import FEATURES
+from spiritlevel_lab.papers.paper_002.tasks_class_separation import FEATURES
 from spiritlevel_lab.population import control
 
 SEPARATIONS = [0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0]

@@ -7,7 +7,7 @@ import pytest
 
 from population.tiny_study import lasting
 from spiritlevel_lab import Store, Study
-from spiritlevel_lab.papers.paper_004 import tasks_flatness_penalty
+from spiritlevel_lab.papers.paper_004 import table
 from spiritlevel_lab.population.executors import local
 from spiritlevel_lab.population.runs import training_snapshots
 from spiritlevel_lab.population.runs.running import run_one
@@ -50,7 +50,7 @@ def after_every_epoch(monkeypatch):
     """A snapshot after every epoch; and steps of paper 004 take no time, which would differ."""
     monkeypatch.setattr(training_snapshots, "EVERY", 0.0)
     monkeypatch.setattr(training_snapshots, "SHARE", math.inf)
-    monkeypatch.setattr(tasks_flatness_penalty, "clock", lambda on: 0.0)
+    monkeypatch.setattr(table, "clock", lambda on: 0.0)
 
 
 def told(run, stop, **given):

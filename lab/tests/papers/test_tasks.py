@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from spiritlevel.inputs.models import build
-from spiritlevel_lab.papers.paper_001.tasks_scaling import scaled_weights, variants
+from spiritlevel_lab.papers.paper_001.fig_1 import scaled_weights, variants
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.runs.running import run_one
 from spiritlevel_lab.population.settings.sections import TaskSettings

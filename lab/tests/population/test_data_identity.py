@@ -12,7 +12,7 @@ import pytest
 import spiritlevel as sl
 from population.tiny_study import lasting, seal, tiny
 from spiritlevel_lab import Store, execute, resume, run
-from spiritlevel_lab.population.data_identity import content
+from spiritlevel_lab.population.checks import content
 from spiritlevel_lab.population.runs import training_snapshots
 
 

@@ -9,11 +9,14 @@ import pytest
 from spiritlevel.records.reading import UNSAVED
 from spiritlevel_lab import Study
 from spiritlevel_lab.population import control
-from spiritlevel_lab.population.settings.interventions import InterventionSettings
 from spiritlevel_lab.population.settings.keys import CHECK, readers_of
-from spiritlevel_lab.population.settings.measuring import MeasureSettings
-from spiritlevel_lab.population.settings.sections import DataSettings, ModelSettings
-from spiritlevel_lab.population.settings.stop import StopSettings
+from spiritlevel_lab.population.settings.sections import (
+    DataSettings,
+    InterventionSettings,
+    MeasureSettings,
+    ModelSettings,
+    StopSettings,
+)
 from spiritlevel_lab.population.settings.training import ALWAYS, TrainingSettings
 
 SECTIONS = (

@@ -8,8 +8,8 @@ import pytest
 
 from spiritlevel_lab import Study
 from spiritlevel_lab.population import interventions
-from spiritlevel_lab.population.settings.interventions import InterventionSettings
 from spiritlevel_lab.population.settings.keys import readers_of
+from spiritlevel_lab.population.settings.sections import InterventionSettings
 
 DOCS = pathlib.Path(__file__).parents[3] / "docs"
 DATA, MODELS = ((DOCS / name).read_text("utf-8") for name in ("data.md", "models.md"))

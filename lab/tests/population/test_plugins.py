@@ -4,7 +4,7 @@ from plugin_packages import REFUSAL, WITH_OPTION, install, printed
 
 USED = """
 import spiritlevel as sl
-from spiritlevel_lab.population.settings.measuring import MeasureSettings
+from spiritlevel_lab.population.settings.sections import MeasureSettings
 
 print(MeasureSettings.read({"options": {"my_radius": 0.3}}).arguments)
 try:

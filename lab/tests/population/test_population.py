@@ -94,8 +94,8 @@ def test_a_column_has_a_number_for_every_finished_run(population):
 
 
 def test_a_population_and_its_store_give_the_same_statistics(population, store):
-    from_store = statistics(store, resamples=0)
-    assert from_store.to_json() == statistics(population, resamples=0).to_json()
+    from_store = statistics(store)
+    assert from_store.to_json() == statistics(population).to_json()
     assert from_store.n == 17
     assert default_target(population) == default_target(store) == "gap"
 
@@ -128,7 +128,7 @@ def test_report_figures_and_watch_show_the_same_runs(population, store):
     expected = points_of(population.done, NAMES[0], "gap")
     assert len(expected) == 16
 
-    table = records(parts(page_of(store, resamples=0))["scatter-values"])
+    table = records(parts(page_of(store))["scatter-values"])
     np.testing.assert_allclose(points_of(table, NAMES[0], "gap"), expected, rtol=1e-5)
     assert {row["variant"] for row in table} == set(VARIANTS)
 
@@ -149,7 +149,7 @@ def test_report_figures_and_watch_show_the_same_runs(population, store):
 
 def test_values_of_a_setting_stand_in_one_order_in_all_views(store):
     order = list(VARIANTS)
-    chart = parts(page_of(store, resamples=0))["scatter"]
+    chart = parts(page_of(store))["scatter"]
     [setting] = [each for each in chart.data["settings"] if each["name"] == "variant"]
     assert setting["labels"] == order
     ax = studies.measure_against(store, NAMES[0], colour="variant")

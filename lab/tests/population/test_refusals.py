@@ -14,11 +14,11 @@ from spiritlevel.inputs.models import build
 from spiritlevel_lab import Store, execute, resume
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.population_statistics import statistics
-from spiritlevel_lab.population.runs import measuring
+from spiritlevel_lab.population.runs import running
 from spiritlevel_lab.population.runs.epochs import BatchChanges
 from spiritlevel_lab.population.runs.run_data import load_data
 from spiritlevel_lab.population.runs.running import run_one
-from spiritlevel_lab.population.settings.interventions import InterventionSettings
+from spiritlevel_lab.population.settings.sections import InterventionSettings
 from spiritlevel_lab.population.storage.claims import new_worker
 
 ONE = {"grid": {}, "seeds": 1}
@@ -183,7 +183,7 @@ def test_checkpoint_and_epochs_stay_where_measuring_fails(tmp_path, executor):
 
 def fail_at_the_end(monkeypatch, count):
     """So many networks run out of memory when they are measured after training."""
-    measure, left = measuring.api.measure, [count]
+    measure, left = running.api.measure, [count]
 
     def failing(*arguments, measures, **options):
         if "head.trace" in measures and left[0] > 0:
@@ -191,7 +191,7 @@ def fail_at_the_end(monkeypatch, count):
             raise MemoryError("no room")
         return measure(*arguments, measures=measures, **options)
 
-    monkeypatch.setattr(measuring.api, "measure", failing)
+    monkeypatch.setattr(running.api, "measure", failing)
 
 
 def test_a_resumed_study_ends_as_if_nothing_had_failed(tmp_path, monkeypatch):
@@ -206,7 +206,7 @@ def test_a_resumed_study_ends_as_if_nothing_had_failed(tmp_path, monkeypatch):
         assert len(store.rows("epoch_measurements")) == 6 * 2 * 3  # the whole and two layers
         errors = [row["error"] for row in store.rows("runs") if row["status"] == "failed"]
         assert [error.partition(" (")[0] for error in errors] == ["MemoryError: no room"] * 2
-        kendall = statistics(store, resamples=0)["head.trace"].kendall
+        kendall = statistics(store)["head.trace"].kendall
         assert (kendall.n, kendall.excluded) == (4, 2)
     resume(tmp_path / "failing").close()
     assert lasting(tmp_path / "failing") == lasting(tmp_path / "plain")

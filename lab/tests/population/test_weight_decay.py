@@ -3,7 +3,7 @@
 import pytest
 
 from spiritlevel_lab import Study
-from spiritlevel_lab.population.runs.measuring import options_of
+from spiritlevel_lab.population.runs.running import options_of
 
 
 @pytest.mark.parametrize(("optimizer", "expected"), [("sgd", 0.01), ("adam", 0.01), ("adamw", 0.0)])

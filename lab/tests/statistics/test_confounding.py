@@ -96,10 +96,10 @@ def test_the_verdict_takes_recorded_errors_into_account():
         }
         for i in range(200)
     ]
-    told = summary(rows, resamples=0)
+    told = summary(rows)
     assert told["m"].verdict == "rises with the target, also given the confounders"
     assert f"m, {told['m'].confounding.sentence}" in told.notes()
-    known = summary([row | {"errors": {"z": 0.5}} for row in rows], resamples=0)
+    known = summary([row | {"errors": {"z": 0.5}} for row in rows])
     assert known["m"].verdict == (
         "rises with the target; given the confounders: unclear, as measured with their errors"
     )

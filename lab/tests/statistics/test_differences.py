@@ -100,7 +100,7 @@ def test_strongest_is_a_claim():
         }
         for i in range(60)
     ]
-    table = summary(rows, resamples=0)
+    table = summary(rows)
     found = table.strongest
     sizes = {name: abs(row.spearman.value) for name, row in table.measures.items()}
     assert found.name == max(("near", "twin"), key=sizes.__getitem__)

@@ -7,7 +7,8 @@ import numpy
 import pytest
 from scipy import stats
 
-from spiritlevel_lab.statistics.few_values import Design, with_few_fixed
+from spiritlevel_lab.statistics import partial_correlation
+from spiritlevel_lab.statistics.few_values import Design
 
 
 def design_of(sizes, seeds=2):
@@ -69,7 +70,10 @@ def test_equals_a_loop_of_least_squares(kind):
     design, axes = design_of((5, 2, 2), 4)
     x, y = random.normal(size=(2, 80)) + numpy.array(axes["a"]) * random.normal(size=(2, 1))
     x += 3.0 * numpy.array(axes["b"])
-    found = with_few_fixed(x, y, design, kind=kind)
+    found = {
+        name: partial_correlation(x, y, design.held, kind=kind, clusters=groups)
+        for name, groups in {"": design.settings, **design.groups}.items()
+    }
     assert list(found) == ["", "a", "b and c", "seed"]
     dummies = numpy.array([numpy.ones(80), axes["b"], axes["c"]]).T
 

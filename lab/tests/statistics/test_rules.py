@@ -162,7 +162,7 @@ def given(error, num):
     random = numpy.random.default_rng(0)
     seen = verdicts = 0
     for _ in range(num):
-        row = summary(confounded(random, error), resamples=0)["m"]
+        row = summary(confounded(random, error))["m"]
         seen += row.given.is_clear
         verdicts += row.verdict.endswith("also given the confounders")
     return seen / num, verdicts / num

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from spiritlevel_lab.statistics import clustered, levels, summary
-from spiritlevel_lab.statistics.clusters import coarsest, groups_that_share, over_shared
+from spiritlevel_lab.statistics.clusters import coarsest, groups_that_share
 
 
 def crossed(sizes, runs):
@@ -70,7 +70,7 @@ def test_equals_a_loop_over_the_groups(kind):
     of_scipy = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}
     axes = crossed((5, 2, 2), 3)
     x, y = planted(numpy.random.default_rng(0), axes, {"a": 0.5}, 0.5)
-    found = over_shared(x, y, groups_that_share(axes), kind=kind)["a"]
+    found = clustered(x, y, groups_that_share(axes)["a"], kind=kind, called="groups by a")
     group = numpy.array(axes["a"])
     z = [math.atanh(of_scipy[kind](x[group != left], y[group != left])[0]) for left in range(5)]
     middle = math.atanh(of_scipy[kind](x, y)[0])
@@ -93,7 +93,8 @@ def test_covers_the_truth_where_one_axis_decides(sizes, shares):
     hits = numpy.zeros(2)
     for _ in range(300):
         x, y = planted(random, axes, shares, 0.3)
-        both = over_shared(x, y, groups_that_share(axes))["a"], clustered(x, y, settings_of(axes))
+        groups = groups_that_share(axes)["a"], settings_of(axes)
+        both = [clustered(x, y, each) for each in groups]
         hits += [found.low <= truth <= found.high for found in both]
     over_groups, over_settings = hits / 300
     assert 0.91 <= over_groups <= 0.99
@@ -117,8 +118,7 @@ def test_seeds_that_settings_share_are_counted(settings, seeds):
     """Of 60 studies in which seeds decide a half: those over settings alone are right in few."""
     random = numpy.random.default_rng(seeds)
     found = [
-        summary(seeded(random, settings, seeds, 0.5), resamples=0)["m"].levels["spearman"]
-        for _ in range(60)
+        summary(seeded(random, settings, seeds, 0.5))["m"].levels["spearman"] for _ in range(60)
     ]
     held = [
         numpy.mean([each.low <= 0 <= each.high for each in looks])
@@ -143,7 +143,7 @@ def test_what_settings_share_is_counted_with_one_seed_too():
             {"settings": {"a": a, "b": b, "c": c, "seed": 0}, "measures": {"m": u}, "target": v}
             for a, b, c, u, v in zip(*axes.values(), x, y, strict=True)
         ]
-        row = summary(rows, resamples=0)["m"]
+        row = summary(rows)["m"]
         assert not row.levels
         assert row.shared["a"].clusters == 6
         assert row.judged.fixed == ("b", "c")
@@ -203,7 +203,7 @@ def test_the_verdict_rests_on_the_widest_interval(one_axis_decides):
         }
         for i in range(30)
     ]
-    found = summary(rows, resamples=0)
+    found = summary(rows)
     assert found["m"].verdict == "no clear association at this n"
     assert found["m"].holm["judged"] == found["m"].judged.p > 0.05
     assert "Here it is over 5 groups with the same lr" in str(found)

@@ -25,7 +25,7 @@ def test_one_run_that_decides_is_found():
     assert found.of_logs.value == pytest.approx(stats.pearsonr(numpy.log(x), numpy.log(y))[0])
     assert found.spearman.value == pytest.approx(stats.spearmanr(x, y)[0])
     rows = [{"settings": {"seed": i}, "measures": {"m": x[i]}, "target": y[i]} for i in range(40)]
-    [told] = [note for note in summary(rows, resamples=0).notes() if "Heavy tails" in note]
+    [told] = [note for note in summary(rows).notes() if "Heavy tails" in note]
     for value in (found.pearson, found.of_logs, found.spearman):
         assert f" {value.value:+.2f}" in told
     assert "[" not in told  # the one interval is that which judges
@@ -58,4 +58,4 @@ def test_a_constant_measure_has_no_tails():
     assert not found.heavy
     assert math.isnan(found.kurtosis[0])
     target = [{"settings": {}, "measures": {"m": 1.0}, "target": y} for y in range(10)]
-    assert not any("tails" in note for note in summary(target, resamples=0).notes())
+    assert not any("tails" in note for note in summary(target).notes())

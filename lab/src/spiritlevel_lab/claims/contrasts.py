@@ -17,16 +17,6 @@ Groups = Mapping[str, Sequence[Row]]
 Pair = tuple[float | None, float | None]  # before and after; None where a run lacks the number
 
 
-def groups_of(rows: Sequence[Row], name: str, order: Sequence[object]) -> dict[str, list[Row]]:
-    """Rows by the value of one column, in this order; values that no run has are left out.
-
-    >>> groups_of([{"lr": 2}, {"lr": 1}], "lr", [1, 2, 3])
-    {'1': [{'lr': 1}], '2': [{'lr': 2}]}
-    """
-    groups = {str(value): [row for row in rows if row[name] == value] for value in order}
-    return {value: group for value, group in groups.items() if group}
-
-
 def difference(changed: Sequence[Row], plain: Sequence[Row], name: str) -> IntervalEstimate:
     """Mean of changed − plain over seeds that both have; runs without the number do not count."""
     return mean(_differences(changed, plain, name))

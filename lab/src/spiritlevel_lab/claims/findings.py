@@ -12,14 +12,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
-from ..statistics import Judged
+from ..statistics import Correlation, Judged
 from ..statistics.judged import RUNS
 from .numbers import IntervalEstimate
 
 Result = Literal["held", "not held", "undecided", "not refuted", "not judged"]
 Agreement = Literal["yes", "partly", "no", "undecided", "untrained"]
+WithInterval = IntervalEstimate | Correlation | Judged
 NOT_YET = "no runs that show it yet"
 POST_HOC = (  # for the end of a rule with parts that were judged only after the runs were made
     "What was added after the runs were made counts in one way alone: where it is not so, the "
@@ -32,26 +33,6 @@ VERDICTS: dict[Agreement, str] = {
     "undecided": "undecided",
     "untrained": "not judged",
 }
-
-
-class WithInterval(Protocol):
-    """A number with the ends of its interval: an IntervalEstimate, or a Correlation."""
-
-    @property
-    def value(self) -> float:
-        """The estimate."""
-
-    @property
-    def low(self) -> float:
-        """Lower end; nan where there is no interval."""
-
-    @property
-    def high(self) -> float:
-        """Upper end."""
-
-    @property
-    def n(self) -> int:
-        """Runs it rests on."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from spiritlevel.measures import names
 from spiritlevel.measures.confounders import IN_PAPERS, factors_held_fixed
-from spiritlevel.records.content import Cell, Figure, Table
+from spiritlevel.records.content import Cell, CorrelationCell, Figure, Table
 
 from ..statistics import Correlation, Judged, pearson, spearman
 from .experiment import Row, titled
 from .findings import estimate
 from .numbers import IntervalEstimate, logarithms
-from .rows import both_scopes, column
+from .rows import OUTCOMES, both_scopes, column, grouped
 from .settings import (
     judged_of,
     levels_of,
@@ -180,3 +180,52 @@ def _part_of_it(measure: str, fixed: Sequence[str]) -> str:
 
 def _value(correlation: Judged) -> float:
     return -2.0 if math.isnan(correlation.value) else correlation.value
+
+
+WITHIN, OVER_ALL = "within settings", "over all"
+CAPTION = (
+    "Rank correlations. Each network has a gap of the losses, a gap of the accuracies and a test "
+    "error, and they need not agree: the claim is judged by the one that its rule names, and the "
+    "others stand beside it. {levels}A dash: not recorded."
+)
+LEVELS = (
+    "Within settings: over seeds of one setting, with the interval of a permutation test. Over "
+    "all: with the widest interval. "
+)
+
+
+def outcomes_table(
+    rows: Sequence[Row], columns: Sequence[str], settings: Sequence[str] = (), by: str = ""
+) -> Table:
+    """A row per measure, and per value of `by`: its correlation with each outcome, each level."""
+    groups = grouped(rows, by) if by else {"": rows}
+    table: list[list[Cell]] = []
+    repeated = False
+    for name, group in groups.items():
+        for measure in columns:
+            if all(row.get(measure) is None for row in group):
+                continue
+            found = {target: _of(group, measure, target, settings) for target in OUTCOMES}
+            repeated |= any(within is not None for within, _ in found.values())
+            within, over_all = zip(*found.values(), strict=True)
+            table.append([*([name] if by else []), measure, *within, *over_all])
+    if not repeated:
+        table = [[*row[: -2 * len(OUTCOMES)], *row[-len(OUTCOMES) :]] for row in table]
+    levels = [f"{level}: {each}" for level in (WITHIN, OVER_ALL) for each in OUTCOMES.values()]
+    titles = levels if repeated else list(OUTCOMES.values())
+    return titled(
+        "Three outcomes side by side",
+        CAPTION.format(levels=LEVELS if repeated else ""),
+        Table((*([by] if by else []), "measure", *titles), table),
+    )
+
+
+def _of(
+    rows: Sequence[Row], measure: str, target: str, settings: Sequence[str]
+) -> tuple[CorrelationCell | None, CorrelationCell | None]:
+    """Within settings and over all; None where there is none."""
+    if all(row.get(target) is None for row in rows):
+        return None, None
+    found = levels_of(rows, measure, target, settings)
+    within = None if found is None or not found.within.n else found.within.cell
+    return within, judged_of(rows, measure, target, settings).cell

@@ -67,7 +67,7 @@ def demo(
 
 
 def _to_dict(result: Demo) -> dict[str, object]:
-    from ..statistics.text import plain
+    from ..statistics.tables import plain
 
     return {
         "format": FORMAT,

@@ -60,7 +60,7 @@ def figures(
     with Store.open(folder) as store:
         population = finished(store)
         target = target or population_statistics.default_target(population)
-        statistics = population_statistics.statistics(population, target=target, resamples=0)
+        statistics = population_statistics.statistics(population, target=target)
     chosen = study_figures(population, statistics, target=target, measures=measures, colour=colour)
     written: list[str] = []
     with console.progress("figures") as show:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json as json_text
 import pathlib
 from typing import Annotated, Any
@@ -10,14 +11,15 @@ import typer
 from rich import box
 from rich.table import Table
 
-from spiritlevel.cli import completion, console, inputs, options, outputs
+from spiritlevel.cli import console, options, outputs
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import own_folder, write_atomically
 
 from ..population.outcome_names import TARGETS
-from . import figures, study_measure, study_preflight, study_work
+from . import figures, study_measure, study_work
 
 FORMAT = "spiritlevel-studies-1"  # of the list
+PREFLIGHT = "spiritlevel-preflight-1"
 
 app = typer.Typer(
     name="study",
@@ -33,9 +35,6 @@ Examples:
   spiritlevel study report studies/digits-quick
 """,
 )
-
-
-_studies = completion.in_file("studies", __file__)
 
 
 @app.command(
@@ -85,16 +84,8 @@ Examples:
 """
 )
 def run(
-    study: Annotated[
-        str,
-        typer.Argument(
-            help="A .yaml or .py file, or a name that `spiritlevel study list` shows.",
-            autocompletion=_studies,
-        ),
-    ],
-    preset: Annotated[
-        str | None, typer.Option(help="One of the study's presets, such as quick.")
-    ] = None,
+    study: study_work.StudyName,
+    preset: study_work.Preset = None,
     values: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change a setting, such as epochs=5; may be repeated."),
@@ -115,15 +106,10 @@ def run(
     from ..population.storage.store import Store
 
     _refuse_without_runs(study)
-    chosen = control.find(study)
-    if preset is not None:
-        chosen = chosen.with_preset(preset)
-    chosen = chosen.with_values(inputs.parse_pairs(values or [], "--set epochs=5"))
+    chosen = study_work.chosen(study, preset, values, "epochs=5")
     control.check(chosen, allow_code=allow_code)
     folder = out or control.default_folder(chosen.name, preset)
-    where = {"device": device, "address": address, "per_gpu": per_gpu}
-    how: dict[str, Any] = {"executor": executor, "workers": workers, **where}
-    study_work.check(**how)
+    how = study_work.checked(executor, workers, device, address, per_gpu)
     with Store.create(folder, chosen) as store:
         if chosen.task is None and len(chosen.runs()) > 1:
             console.note(console.err(), population_statistics.preflight(chosen).sentence)
@@ -165,9 +151,7 @@ def resume(
     from ..population import control
     from ..population.storage.store import Store
 
-    where = {"device": device, "address": address, "per_gpu": per_gpu}
-    how: dict[str, Any] = {"executor": executor, "workers": workers, **where}
-    study_work.check(**how)
+    how = study_work.checked(executor, workers, device, address, per_gpu)
     with Store.open(folder) as store:
         lost = control.check_files(store, retrain=retrain)
         if again := control.retry_failed(store, allow_code=allow_code):
@@ -215,7 +199,6 @@ def report(
         str | None,
         typer.Option(help=f"{', '.join(TARGETS)}, or a measure of the study (default: gap)."),
     ] = None,
-    resamples: Annotated[int, typer.Option(min=0, help="Bootstrap resamples; 0 for none.")] = 2000,
     confounders: options.Confounders = None,
     confidence: options.Confidence = None,
     json: options.Json = None,
@@ -234,8 +217,8 @@ def report(
     from ..population import population_statistics
     from ..population.population import Population
     from ..population.storage.store import Store
-    from ..statistics.text import plain
-    from . import claims, study_answers
+    from ..statistics.tables import plain
+    from . import study_answers
 
     with Store.open(folder) as store:
         population = Population.of(store)
@@ -247,7 +230,6 @@ def report(
             statistics = population_statistics.statistics(
                 population,
                 target=target,
-                resamples=resamples,
                 confounders=confounders,
                 confidence=0.95 if confidence is None else confidence,
             )
@@ -267,7 +249,7 @@ def report(
         said = answer(population, statistics, target)
     talk = console.talk(json)
     for judged in judgements:
-        claims.print_claim(talk, judged)
+        study_answers.print_claim(talk, judged)
         talk.print()
     study_answers.print_answer(talk, said, name=study.name)
     if counts.remaining:
@@ -318,5 +300,35 @@ def export_tables(
 
 
 app.command(epilog=study_measure.EXAMPLES)(study_measure.measure)
-app.command(epilog=study_preflight.EXAMPLES)(study_preflight.preflight)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  spiritlevel study preflight digits --preset quick
+  spiritlevel study preflight my_study.yaml --set seeds=5
+"""
+)
+def preflight(
+    study: study_work.StudyName,
+    preset: study_work.Preset = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting, such as seeds=5; may be repeated."),
+    ] = None,
+    json: options.Json = None,
+) -> None:
+    """Show which true correlations a study could see, from its settings and seeds.
+
+    By simulation, before anything is trained: over all runs and within settings, with power 0.8.
+    """
+    from ..population import population_statistics
+
+    found = population_statistics.preflight(study_work.chosen(study, preset, values, "seeds=5"))
+    talk = console.talk(json)
+    console.tell(talk, found.sentence)
+    result: dict[str, Any] = {"format": PREFLIGHT, **dataclasses.asdict(found)}
+    outputs.write_json(talk, json, json_text.dumps(result, indent=2))
+
+
 app.command(epilog=figures.EXAMPLES)(figures.figures)

@@ -1,4 +1,4 @@
-"""What a study found, in a terminal of any width: three lines, and its outcomes side by side."""
+"""What a study found, in a terminal of any width: a paper's claim, three lines, and a table."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from spiritlevel.cli import console
+from spiritlevel.cli.console import note, show, tell
 
-from ..pages.study_answer import StudyAnswer, cell_of, in_words, short_p, strength
+from ..pages.study_answer import StudyAnswer, in_words, short_p, strength
+from ..papers.judgement import Judgement
+from ..papers.study_section import claim_table
 from ..statistics import Association, Associations
 
 
@@ -49,9 +52,41 @@ def _table(outcomes: Mapping[str, Associations], width: int) -> Table:
 
 def _cell(found: Association | None, between: str) -> str:
     """ρ with its p after Holm's correction and its interval; a star where it is clear."""
-    shown = None if found is None else cell_of(found.judged)
+    shown = None if found is None else found.judged.cell
     if found is None or shown is None:
         return "–"
     p = "" if math.isnan(found.p) else f", p {short_p(found.p)}"
     star = "*" if found.is_clear else ""
     return f"{shown.shown}{star}{p}{between}{shown.interval or 'no interval'}"
+
+
+def print_claim(console: Console, judged: Judgement) -> None:
+    """Print source, claim, verdict and the parts of the claim; or what is missing to judge it."""
+    tell(console, judged.source)
+    tell(console, judged.experiment.claim, bold="The claim: ")
+    tell(console, judged.conclusion, bold=f"Here: {judged.verdict}. ")
+    for text in judged.missing:
+        tell(console, text, mark="  • ")
+    if judged.outcome is not None:
+        if judged.outcome.left_out:
+            tell(console, judged.outcome.left_out, bold="Left out: ")
+        if judged.outcome.why:
+            tell(console, judged.outcome.why, bold="Why: ")
+        console.print()
+        _print_parts(console, judged)
+        console.print()
+    for text in (*judged.scale, judged.count):
+        note(console, text)
+
+
+def _print_parts(console: Console, judged: Judgement) -> None:
+    assert judged.outcome is not None
+    parts = claim_table(judged.outcome.findings)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    first, here, seen = parts.headings
+    table.add_column(first.title)
+    table.add_column(here.title, no_wrap=True)
+    table.add_column(seen.title)
+    for row in parts.rows:
+        table.add_row(*map(str, row))
+    show(console, table)

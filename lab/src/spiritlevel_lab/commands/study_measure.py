@@ -189,8 +189,8 @@ def measure(
     with studies.open_store(out or control.default_folder(study.name), study) as store:
         if again := store.retry_failed():
             console.note(console.err(), f"{again} failed runs will be tried again")
-        where = {"device": device, "address": None, "per_gpu": 1}
-        study_work.work(store, json, executor="local", workers=workers, allow_code=trusted, **where)
+        work = study_work.checked("local", workers, device)
+        study_work.work(store, json, allow_code=trusted, **work)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spiritlevel.cli import console, inputs, outputs
+from spiritlevel.cli import completion, console, inputs, outputs
 from spiritlevel.cli.pace import duration
 from spiritlevel.ground.errors import SpiritlevelError
 
 if TYPE_CHECKING:
+    from ..population.settings.definition import Study
     from ..population.storage.store import Store
 
+
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        help="A .yaml or .py file, or a name that `spiritlevel study list` shows.",
+        autocompletion=completion.in_file("studies", __file__),
+    ),
+]
+Preset = Annotated[str | None, typer.Option(help="One of the study's presets, such as quick.")]
 Folder = Annotated[pathlib.Path, typer.Argument(help="The folder of the study.")]
 Executor = Annotated[
     str,
@@ -38,23 +48,37 @@ AllowCode = Annotated[
 ]
 
 
-def check(*, address: str | None, device: str, **how: Any) -> None:
-    """Raise what is wrong with the options, before a folder is made or anything is printed."""
+def chosen(study: str, preset: str | None, values: list[str] | None, example: str) -> Study:
+    """The study of this name, with its preset and single settings changed."""
     from ..population import control
 
-    control.check_executor(address=address, device=device, **how)
+    found = control.find(study)
+    if preset is not None:
+        found = found.with_preset(preset)
+    return found.with_values(inputs.parse_pairs(values or [], f"--set {example}"))
+
+
+def checked(
+    executor: str, workers: int, device: str, address: str | None = None, per_gpu: int = 1
+) -> dict[str, Any]:
+    """How to execute runs; refused before a folder is made or anything is printed."""
+    from ..population import control
+
+    how: dict[str, Any] = {"executor": executor, "workers": workers, "device": device}
+    how |= {"address": address, "per_gpu": per_gpu}
+    control.check_executor(**how)
     if address is None:  # a cluster may have GPUs that this machine lacks
         inputs.parse_device(device)
+    return how
 
 
 def work(store: Store, json: str | None, *, allow_code: bool, **how: Any) -> None:
-    """Run with a progress bar, then print how it ended."""
+    """Run as `checked` says with a progress bar, then print how it ended."""
     from ..population import control
     from ..population.executors.progress import study_status
     from ..population.runs.outcomes import DIVERGED
     from .runs_progress import counted, runs_progress
 
-    check(**how)
     start = time.monotonic()
     before = store.counts()
     try:

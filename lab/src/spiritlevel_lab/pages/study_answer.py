@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from spiritlevel.pages.report.numbers import listing
-from spiritlevel.records.content import CorrelationCell
 
 from ..population.outcome_names import WORDS
 from ..population.population import Population
 from ..population.population_statistics import side_by_side
-from ..statistics import Association, Associations, Judged, MeasureStatistics, StudyStatistics
-from ..statistics.text import JUDGED, percent, signs_differ
+from ..statistics import Association, Associations, MeasureStatistics, StudyStatistics
+from ..statistics.tables import JUDGED
+from ..statistics.text import percent, signs_differ
 
 SMALLEST_P = 1e-12  # beyond, the assumptions behind a p are surely further off than the p
 
@@ -86,11 +86,6 @@ def short_p(p: float) -> str:
     return f"{p:.2g}".replace("-", "−")
 
 
-def cell_of(found: Judged) -> CorrelationCell | None:
-    """The number with its one interval; None where it is not defined."""
-    return None if math.isnan(found.value) else CorrelationCell(found.value, found.low, found.high)
-
-
 def _found(
     population: Population,
     statistics: StudyStatistics,
@@ -145,7 +140,7 @@ def _why(statistics: StudyStatistics, best: MeasureStatistics, target: str) -> s
     found, tests = best.judged, statistics.holm[JUDGED].num_tests
     if math.isnan(found.value):
         return ""
-    said = f"{best.name} and the {in_words(target)}: Spearman's ρ = {cell_of(found)}"
+    said = f"{best.name} and the {in_words(target)}: Spearman's ρ = {found.cell}"
     if math.isnan(found.p):
         return f"{said}, without an interval. {signs_differ(best)}".rstrip()
     tested = "1 measure" if tests == 1 else f"{tests} measures"
@@ -165,7 +160,7 @@ def _given(row: MeasureStatistics) -> str:
     if given is None:
         return "No confounder was measured to check it against."
     fixed = ", ".join(row.partial_spearman.given) if row.partial_spearman else ""
-    return f"With {fixed or 'the confounders'} held fixed: ρ = {cell_of(given) or 'undefined'}."
+    return f"With {fixed or 'the confounders'} held fixed: ρ = {given.cell or 'undefined'}."
 
 
 def _judged(population: Population, statistics: StudyStatistics) -> str:

@@ -10,35 +10,23 @@ from spiritlevel.inputs.models import register_model
 from ..claims.experiment import Experiment, Outcome
 from ..pages.study_sections import register_study_sections
 from ..population.registry import register_study
-from .paper_000 import table_7, tasks_dynamics, tasks_trace, tasks_transfer
-from .paper_001 import normalized_networks, table_4, tasks_points, tasks_scaling
+from .paper_000 import fig_7, table_1, table_7, tasks_dynamics
+from .paper_001 import fig_1, normalized_networks, table_4, tasks_points
 from .paper_002 import tasks_class_separation
 from .paper_003 import tasks_networks
-from .paper_004 import tasks_equal_time, tasks_flatness_penalty
-from .records import Record, record
+from .paper_004 import table, tasks_equal_time
 from .registry import find, names, study_parts
 from .study_section import claim_first
 
 __all__ = [
     "Experiment",
     "Outcome",
-    "Record",
     "find",
     "names",
-    "record",
 ]
 TASKS = (  # modules whose import registers a task
-    table_4,
-    table_7,
-    tasks_class_separation,
-    tasks_dynamics,
-    tasks_equal_time,
-    tasks_flatness_penalty,
-    tasks_networks,
-    tasks_points,
-    tasks_scaling,
-    tasks_trace,
-    tasks_transfer,
+    *(fig_1, fig_7, table, table_1, table_4, table_7, tasks_class_separation, tasks_dynamics),
+    *(tasks_equal_time, tasks_networks, tasks_points),
 )
 
 for _part in study_parts():

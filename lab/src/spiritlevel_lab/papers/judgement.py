@@ -11,14 +11,14 @@ from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.data.catalogue import CATALOGUE
 
 from ..claims.experiment import Experiment, Outcome, Row, Table, titled
-from ..claims.outcomes import outcomes_table
+from ..claims.population import outcomes_table
 from ..claims.rows import converged, experiment_rows, missing_columns, with_outcomes
 from ..claims.scale import at_the_papers_scale, library_study, verdict_in_words
 from ..claims.trained import NotAsked, Split, TrainedWhen
 from ..population.population import label
 from ..population.runs.outcomes import DIVERGED
 from ..population.settings.definition import Study
-from ..statistics.table import plain
+from ..statistics.tables import plain
 from . import registry
 
 TITLE = "With the networks that were left out"

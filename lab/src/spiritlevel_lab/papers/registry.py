@@ -25,8 +25,7 @@ from ..claims.findings import POST_HOC
 from ..claims.numbers import CUT_OFF
 from ..claims.trained import Limit, NotAsked, TrainedWhen
 from ..population.registry import StudyFile
-from ..population.settings.keys import check_keys
-from ..population.settings.plain_values import read_yaml
+from ..population.settings.keys import check_keys, read_yaml
 from .recipes.recipe import SECTIONS, outcome
 from .scale_text import ScaleTexts
 

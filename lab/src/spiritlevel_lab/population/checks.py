@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, is_out_of_memory
+from spiritlevel.inputs.data.catalogue import CATALOGUE
+from spiritlevel.inputs.data.folder import ENDINGS, SPLITS
 from spiritlevel.inputs.models.registry import find_factory
 from spiritlevel.training.penalties.registry import check_penalty
 from spiritlevel.verbs import measuring as api
@@ -18,12 +22,15 @@ from .existing.studies import check_given
 from .registry import check_code, find_task, read_task, registered_task
 from .run_results import describe
 from .runs.epochs import BatchChanges
-from .runs.measuring import options_of
 from .runs.networks import build_model, find_start
-from .runs.run_data import RunData, load_data
+from .runs.run_data import RunData, forget_data, load_data
+from .runs.running import options_of
 from .runs.steps import make_penalty
+from .runs.training_snapshots import remove_snapshots
 from .settings.definition import Study
 from .settings.run import RunSettings
+from .storage.integrity import FileContent, content_of
+from .storage.store import Store
 
 SAMPLES = 2  # that go through a network, to see whether it takes them
 # Interventions that decide which network is built, or which outputs it needs.
@@ -200,3 +207,65 @@ def _check_layers(run: RunSettings, model: nn.Module, look: RunData) -> None:
         raise SpiritlevelError(
             f"The study's measure_options do not suit its model {run.model.name!r}: {error}"
         ) from error
+
+
+KEY = "data"  # of the store's entry with the contents of data files
+
+
+def check_data(store: Store) -> None:
+    """Refuse files with other content than finished runs were made with; remember the others.
+
+    A store without an entry (of an earlier version) gets one, and is checked from then on.
+    """
+    if not store.counts().remaining:
+        return
+    finished = {row["id"] for row in store.rows("runs") if row["status"] == "done"}
+    runs = store.settings()
+    used = _names(run for run in runs if run.id in finished)
+    recorded: dict[str, FileContent] = store.entry(KEY) or {}
+    now = {
+        name: identity for name in sorted(_names(runs)) if (identity := content(name)) is not None
+    }
+    if now:
+        forget_data()
+    for name in sorted(used & recorded.keys() & now.keys()):
+        if recorded[name] != now[name]:
+            raise SpiritlevelError(
+                f"The data {name!r} have other content than when {len(finished)} runs of the study "
+                f"in {str(store.folder)!r} were made: {_described(recorded[name])} then, "
+                f"{_described(now[name])} now. Restore the former data, or use --out to run the "
+                "study with these in another folder."
+            )
+    if any(recorded[name] != now[name] for name in recorded.keys() & now.keys()):
+        remove_snapshots(store.folder, store.states())  # trained in part on what is no longer there
+    if recorded | now != recorded:
+        store.update_entry(KEY, lambda before: (before or {}) | now)
+
+
+def content(name: str) -> FileContent | None:
+    """Size and checksum of what a study's data name as a path; None if they name none."""
+    kind, colon, path = name.partition(":")
+    if kind.lower() == "folder" and colon:
+        root = pathlib.Path(os.path.expanduser(path))
+        return content_of(root, _images(root))
+    if name.lower().endswith(".npz") and kind.lower() not in CATALOGUE:
+        path = name
+    file = pathlib.Path(os.path.expanduser(path))
+    return content_of(file.parent, [file] if file.is_file() else [])
+
+
+def _names(runs: Iterable[RunSettings]) -> set[str]:
+    """What the runs' data are called, for training and for the test."""
+    given = (name for run in runs for name in (run.data.name, run.data.test))
+    return {name for name in given if name is not None}
+
+
+def _images(root: pathlib.Path) -> list[pathlib.Path]:
+    """What the reader of image folders looks at."""
+    tops = [root / split for split in SPLITS if (root / split).is_dir()] or [root]
+    candidates = (file for top in tops for file in top.glob("[!.]*/[!.]*"))
+    return sorted(file for file in candidates if file.suffix.lower() in ENDINGS)
+
+
+def _described(identity: FileContent) -> str:
+    return f"{identity['bytes']:,} bytes with SHA-256 {str(identity['sha256'])[:16]}…"

@@ -11,10 +11,9 @@ from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 from spiritlevel.ground.files import as_path, check_name, own_folder, portable
-from spiritlevel.inputs.data.catalogue import CATALOGUE
 
 from .checks import check as check
-from .data_identity import check_data
+from .checks import check_data
 from .executors import local, processes, ray, vmap
 from .executors.progress import Watch, seconds_left
 from .registry import check_code, study_names, study_text
@@ -63,17 +62,6 @@ def default_folder(name: str, preset: str | None = None) -> pathlib.Path:
     what = "name of the study and its preset"
     check_name(joined, what=what, advice="Rename them, or give a folder with --out.")
     return pathlib.Path("studies") / portable(joined)
-
-
-def data_to_fetch(study: Study) -> dict[str, str]:
-    """Public data sets that a study needs, by the key that names them."""
-    needed = {}
-    for run in study.runs():
-        for section, settings in (("data", run.data), ("task", run.task)):
-            for key, value in settings.to_dict().items() if settings is not None else ():
-                if isinstance(value, str) and value in CATALOGUE:
-                    needed[f"{section}.{key}"] = value
-    return needed
 
 
 def execute(

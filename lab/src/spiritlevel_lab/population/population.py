@@ -22,7 +22,7 @@ from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 from .outcome_names import KNOWN_OUTCOMES, LAST_EPOCH, TARGETS, TRAINING, VALIDATION
 from .runs.outcomes import ALL_EPOCHS
 from .runs.tasks import OF_THE_RUN
-from .settings.stop import criterion
+from .settings.sections import criterion
 from .storage.store import Counts, Store
 
 KEYS = ("run", "measure", "layer")  # of a measurement

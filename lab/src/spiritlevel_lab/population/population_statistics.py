@@ -38,7 +38,6 @@ def statistics(
     target: str = "gap",
     confounders: Sequence[str] | None = None,
     confidence: float = 0.95,
-    resamples: int = 2000,
 ) -> StudyStatistics:
     """What each measure says about the target. Runs that failed are counted as left out.
 
@@ -49,7 +48,6 @@ def statistics(
         confounders: measures, columns of the last epoch, or settings that are numbers. None: those
             of `CONFOUNDERS` that the study has and that differ between runs.
         confidence: of the intervals.
-        resamples: of the bootstrap; 0 leaves it out.
     """
     population = Population.of(study)
     _check_target(population, target)
@@ -68,7 +66,6 @@ def statistics(
     found = summary(
         _rows(population, target, fixed),
         confidence=confidence,
-        resamples=resamples,
         # Hoeffding's weights need a bounded loss and one number of test examples.
         num_test=tests.pop() if target in SHARES and len(tests) == 1 else None,
     )

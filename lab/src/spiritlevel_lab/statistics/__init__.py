@@ -6,17 +6,15 @@ from .correlations import Correlation, kendall, pearson, spearman
 from .differences import Strongest, difference
 from .granulated import AxisKendall, GranulatedKendall, granulated_kendall
 from .holm import Holm, holm
-from .judged import Judged, judge
+from .judged import Judged, judge, partial_judged
 from .levels import Levels, Within, levels
-from .outcomes import Association, Associations, associated, associations
 from .partial import partial_correlation
-from .partial_judged import partial_judged
 from .preflight import Preflight, preflight
-from .regression import Regression, regression
+from .regression import Regression, Tails, regression, tails
 from .sign_error import Environment, SignError, sign_error
-from .table import summary
-from .tails import Tails, tails
-from .text import MeasureStatistics, StudyStatistics
+from .table import Association, Associations, associated, associations, summary
+from .tables import MeasureStatistics
+from .text import StudyStatistics
 
 __all__ = [
     "Association",

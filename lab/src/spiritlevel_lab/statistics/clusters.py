@@ -23,7 +23,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from .correlations import CoefficientKind, Correlation, defined, of_all, undefined
+from .correlations import OF_COUNTS, CoefficientKind, Correlation, defined, of_all, undefined
 from .intervals import NO_INTERVAL, Interval, by_formula
 from .points import (
     Array,
@@ -35,7 +35,6 @@ from .points import (
     scipy_stats,
     why_undefined,
 )
-from .resampling import OF_COUNTS
 
 MIN_CLUSTERS = 4  # below that Student's quantile is so large that the interval says nothing
 MOST_BLOCKS = 100  # with more settings than that, several are left out at once
@@ -149,32 +148,6 @@ MOST_AXES = 3  # at once; two nearly always have four pairs of values between th
 SEED = "seed"  # as a name of what runs share
 
 
-def over_shared(
-    values: Numbers,
-    target: Numbers,
-    groups: Mapping[str, Sequence[Hashable]],
-    *,
-    kind: CoefficientKind = "spearman",
-    confidence: float = 0.95,
-) -> dict[str, Correlation]:
-    """By what is shared: the correlation, with an interval that counts groups which share it.
-
-    Args:
-        values: of the measure, one a run.
-        target: what it should predict.
-        groups: the group of each run, by what they share: see `groups_that_share`.
-        kind: "pearson", "spearman" or "kendall".
-        confidence: of the intervals.
-    """
-    values, target = list(values), list(target)
-    return {
-        name: clustered(
-            values, target, each, kind=kind, confidence=confidence, called=f"groups by {name}"
-        )
-        for name, each in groups.items()
-    }
-
-
 def groups_that_share(
     axes: Mapping[str, Sequence[object]], seeds: Sequence[object] = ()
 ) -> dict[str, list[Shared]]:
@@ -182,11 +155,6 @@ def groups_that_share(
     by_seed: list[Shared] = [(str(seed),) for seed in seeds]
     enough = MIN_CLUSTERS <= len(set(by_seed)) < len(by_seed)
     return coarsest(axes) | ({SEED: by_seed} if enough else {})
-
-
-def is_clear(correlation: Correlation) -> bool:
-    """Whether its interval lies on one side of 0."""
-    return correlation.low > 0 or correlation.high < 0
 
 
 def widest(found: Mapping[str, Correlation]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from .clusters import MIN_CLUSTERS, in_blocks, numbered, student_quantile
 from .correlations import Correlation, undefined
 from .few_values import Design
-from .judged import Judged, judge
+from .judged import Judged, judge, judge_over
 from .partial import partials_of_kept
 from .points import (
     Array,
@@ -65,11 +65,17 @@ def difference(
     if reason:
         return judge(undefined("difference", reason, points, confidence), {}, {}, design)
 
-    def over(groups: Sequence[Hashable] | None, name: str, held: Mapping[str, Any]) -> Correlation:
+    np = numpy()
+
+    def over(
+        groups: Sequence[Hashable] | None, shared: str, held: Mapping[str, Any]
+    ) -> Correlation:
+        name = f"groups with the same {shared}" if shared else "runs" if not groups else "settings"
         places, num = numbered(range(points.n) if groups is None else groups)
         blocks = in_blocks(places)
         rows = np.arange(-1, int(blocks.max()) + 1)[:, None] != blocks  # the first keeps all
-        pair = [partials_of_kept(kind, each, y, held, rows.astype(float)) for each in (x, x2)]
+        fixed = {each: np.array(column) for each, column in held.items()}
+        pair = [partials_of_kept(kind, each, y, fixed, rows.astype(float)) for each in (x, x2)]
         first, second = (np.sign(each[0]) * each if sizes else each for each in pair)
         value, low, high, p, reason = _jackknifed(first - second, num, name, confidence)
         counts = points.n, points.excluded
@@ -80,16 +86,7 @@ def difference(
             *(tuple(held), reason, cluster_count),
         )
 
-    np = numpy()
-    called = "runs" if design.settings is None else "settings"
-    names = {name: f"groups with the same {name}" for name in design.groups}
-    columns = {name: np.array(column) for name, column in design.held.items()}
-    shared = {name: over(groups, names[name], {}) for name, groups in design.groups.items()}
-    held = {}
-    if design.held and design.is_honest:
-        of = {"": design.settings, **design.groups}
-        held = {name: over(each, names.get(name, called), columns) for name, each in of.items()}
-    return judge(over(design.settings, called, {}), shared, held, design)
+    return judge_over(design, over)[0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal
 
 from .clusters import MIN_CLUSTERS, SEED, groups_that_share, number_of
-from .correlations import Correlation
-from .partial import partial_correlation
-from .points import Numbers, numpy
+from .points import numpy
 
 MIN_LEFT = 5  # differences between settings; with fewer, too little is left to judge by
 
@@ -81,28 +78,6 @@ def listed(names: Sequence[str]) -> str:
     'lr, batch_size and seed'
     """
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def with_few_fixed(
-    values: Numbers,
-    target: Numbers,
-    design: Design,
-    *,
-    kind: Literal["pearson", "spearman"],
-    confidence: float = 0.95,
-    confounders: Mapping[str, Numbers] | None = None,
-) -> dict[str, Correlation]:
-    """The correlation with those axes fixed: over settings ("") and over each kind of group."""
-    if not design.held or not design.is_honest:
-        return {}
-    values, target = list(values), list(target)
-    held = {**(confounders or {}), **design.held}
-    return {
-        name: partial_correlation(
-            values, target, held, kind=kind, confidence=confidence, clusters=groups
-        )
-        for name, groups in {"": design.settings, **design.groups}.items()
-    }
 
 
 def _columns(name: str, column: Sequence[object]) -> list[tuple[str, list[float]]]:

@@ -14,9 +14,8 @@ from typing import Literal
 
 from spiritlevel.ground.need import need, one_of
 
-from .concordance import agreement
 from .grid import Grid, SettingsOfRuns
-from .points import Array, Numbers, finite_points, numpy, signs
+from .points import Array, Numbers, agreement, finite_points, numpy, signs
 
 Seeds = Literal["hold", "average", "axis"]
 PAIRS = 1 << 20  # that are compared at once

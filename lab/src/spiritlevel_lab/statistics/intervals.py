@@ -1,7 +1,4 @@
-"""Confidence intervals of correlations: by formula, and BCa by resampling.
-
-BCa is not taken from `scipy.stats.bootstrap`: it returns nan as soon as one resample is undefined,
-where this leaves such resamples out and reports their number.
+"""Confidence intervals of correlations by formula.
 
 Kendall's has all τ from which a normal sample would give one as far away as the one seen. Fisher's
 z with the variance of Fieller, Hartley & Pearson (1957) is made for τ up to 0.6 and 10 or more
@@ -15,17 +12,12 @@ for a share. Then 95 % intervals of 4 to 40 points, with τ from 0 to 0.97, hold
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import statistics
 from collections.abc import Callable
 
-from spiritlevel.ground.need import need, number
+from .points import check_confidence
 
-from .points import Array, check_confidence, numpy
-from .resampling import AT_ONCE, left_out
-
-MIN_RESAMPLES = 100
 FORMULAS = {
     "pearson": "Fisher z",
     "spearman": "Fisher z, Bonett–Wright variance",
@@ -88,78 +80,6 @@ def _fisher(kind: str, value: float, n: int, normal: float) -> Interval:
     half, z = normal * math.sqrt(numerator / (n - 3)), math.atanh(inside)
     low, high = math.tanh(z - half), math.tanh(z + half)
     return Interval(-1.0 if value < inside else low, 1.0 if value > inside else high)
-
-
-@functools.lru_cache(maxsize=1)  # all measures of a study are resampled alike
-def resample_counts(n: int, resamples: int, seed: int) -> Array:
-    """How often each of the n points is drawn: one row a resample. Not to be changed."""
-    np = numpy()
-    wanted = f"at least {MIN_RESAMPLES}: the interval's ends are percentiles of the resamples"
-    need("resamples", resamples, number(least=MIN_RESAMPLES), wanted, "Usual: 2000.")
-    generator = np.random.default_rng(seed)
-    counts = np.empty((resamples, n), dtype=np.min_scalar_type(n))  # thousands of runs need room
-    rows = max(1, AT_ONCE // n)
-    for start in range(0, resamples, rows):
-        part = counts[start : start + rows]
-        places = generator.integers(0, n, part.shape) + n * np.arange(len(part))[:, None]
-        part[:] = np.bincount(places.ravel(), minlength=part.size).reshape(part.shape)
-    counts.flags.writeable = False
-    return counts
-
-
-def bca(
-    statistic: Callable[[Array], Array],
-    n: int,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-    left_one_out: Callable[[], Array] | None = None,
-) -> Interval:
-    """Bias-corrected and accelerated bootstrap interval (Efron 1987).
-
-    `statistic` maps counts (one row a resample, how often each point is in it) to one number a
-    row. Rows in which it is not defined (all points drawn have one value) are left out and counted.
-    `left_one_out` gives the statistic without each of the points in turn, where there is a faster
-    way than n rows of n counts.
-    """
-    np = numpy()
-    check_confidence(confidence)
-    drawn = statistic(resample_counts(n, resamples, seed))
-    usable = drawn[np.isfinite(drawn)]
-    lost = resamples - len(usable)
-    if lost > resamples // 2:
-        return Interval(math.nan, math.nan, f"{lost} of {resamples} resamples are undefined")
-    reason = f"{lost} of {resamples} resamples were undefined and left out" if lost else ""
-    value = float(statistic(np.ones((1, n)))[0])
-    # Ties count half. A perfect correlation differs between resamples by rounding alone.
-    below = usable < value - 1e-12
-    level = float(np.mean(below + 0.5 * (abs(usable - value) <= 1e-12)))
-    if not 0.0 < level < 1.0:
-        return Interval(math.nan, math.nan, "all resamples lie on one side of the value")
-    normal = statistics.NormalDist()
-    bias = normal.inv_cdf(level)
-    if left_one_out is None:
-        acceleration = _acceleration(statistic(left_out(n, np.arange(n))))
-    else:
-        acceleration = _acceleration(left_one_out())
-    ends = []
-    for probability in (0.5 - confidence / 2, 0.5 + confidence / 2):
-        shifted = bias + normal.inv_cdf(probability)
-        ends.append(normal.cdf(bias + shifted / (1.0 - acceleration * shifted)))
-    low, high = np.quantile(usable, ends)
-    return Interval(float(low), float(high), reason)
-
-
-def _acceleration(left_one_out: Array) -> float:
-    """Skewness of the jackknife values over six; 0 where they do not differ."""
-    np = numpy()
-    values = left_one_out[np.isfinite(left_one_out)]
-    if len(values) == 0:
-        return 0.0
-    away = values.mean() - values
-    squares = float((away**2).sum())
-    return 0.0 if squares <= 1e-24 else float((away**3).sum()) / (6.0 * squares**1.5)
 
 
 def percent(confidence: float) -> str:

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal
 
-from .clusters import SEED, widest
-from .correlations import Correlation, verdict_of
+from .clusters import SEED, clustered, widest
+from .correlations import COEFFICIENTS, Correlation, Estimated
 from .few_values import Design, listed
-from .intervals import Interval
+from .partial import partial_correlation
+from .points import Numbers
 
 RUNS, SETTINGS, SEEDS = "runs", "settings", "seeds"
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
+class Judged(Estimated):
     """A number with the interval and the p that judge it: p < 0.05 where 95 % leave out 0."""
 
     value: float
@@ -36,30 +38,12 @@ class Judged:
     reason: str = ""  # why there is no interval, or what qualifies it
 
     @property
-    def verdict(self) -> str:
-        """What may be claimed from it, in words."""
-        ends = Interval(self.low, self.high, self.reason)
-        return verdict_of(self.value, ends, self.p, self.confidence)
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether its interval lies on one side of 0."""
-        return self.low > 0 or self.high < 0
-
-    @property
     def counted(self) -> str:
         """What the interval counts, in words: "over 6 groups with the same optimizer"."""
         if math.isnan(self.low):
             return ""
         fixed = f", with and without {listed(self.fixed)} held fixed" if self.fixed else ""
         return f"over {self.count} {self.over}{fixed}"
-
-    def __str__(self) -> str:
-        if math.isnan(self.value):
-            return f"undefined ({self.reason})"
-        if math.isnan(self.low):
-            return f"{self.value:+.2f} [no interval]"
-        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
 
 
 def judge(
@@ -72,8 +56,8 @@ def judge(
 
     Args:
         found: over settings; over runs where no setting is repeated.
-        shared: by what is shared, as from `over_shared`.
-        held: the same, with axes that have few values held fixed, as from `with_few_fixed`.
+        shared: over groups of runs, by what they share.
+        held: the same, with axes that have few values held fixed.
         design: that of the runs.
     """
     free = {"": found, **shared}
@@ -138,3 +122,81 @@ def _over(name: str, found: Correlation) -> str:
     if name:
         return SEEDS if name == SEED else f"groups with the same {name}"
     return RUNS if found.clusters is None else SETTINGS
+
+
+JudgedOver = tuple[Judged, Correlation, dict[str, Correlation]]
+
+
+def judge_over(design: Design, over: Callable[..., Correlation]) -> JudgedOver:
+    """What judges, the same over settings (or runs) alone, and over what they share.
+
+    Args:
+        design: of the runs.
+        over: the correlation that counts groups, called with the group of each run (None counts
+            runs), with what these share ("" for settings) and with the columns held fixed.
+    """
+    found = over(design.settings, "", {})
+    shared = {name: over(groups, name, {}) for name, groups in design.groups.items()}
+    held = {}
+    if design.held and design.is_honest:
+        every = {"": design.settings, **design.groups}
+        held = {name: over(groups, name, design.held) for name, groups in every.items()}
+    return judge(found, shared, held, design), found, shared
+
+
+def correlation_judged(
+    values: Numbers,
+    target: Numbers,
+    design: Design,
+    *,
+    kind: Literal["pearson", "spearman"] = "spearman",
+    confidence: float = 0.95,
+) -> JudgedOver:
+    """The correlation over all runs, as `judge_over` gives it."""
+    values, target = list(values), list(target)
+    how: dict[str, Any] = {"confidence": confidence}
+
+    def over(groups: Sequence[Hashable] | None, name: str, held: Mapping[str, Any]) -> Correlation:
+        if held:
+            return partial_correlation(values, target, held, kind=kind, clusters=groups, **how)
+        if groups is None:
+            return COEFFICIENTS[kind](values, target, **how)
+        called = f"groups by {name}" if name else "settings"
+        return clustered(values, target, groups, kind=kind, called=called, **how)
+
+    return judge_over(design, over)
+
+
+def partial_judged(
+    values: Numbers,
+    target: Numbers,
+    confounders: Mapping[str, Numbers],
+    *,
+    clusters: Sequence[Hashable] | None,
+    axes: Mapping[str, Sequence[object]],
+    seeds: Sequence[object] = (),
+    kind: Literal["pearson", "spearman"] = "spearman",
+    confidence: float = 0.95,
+) -> Judged:
+    """What a measure says once confounders are held fixed, with its widest honest interval.
+
+    Args:
+        values: of the measure, one a run; None or a non-finite number leaves the run out.
+        target: what it should predict.
+        confounders: by name, one number a run.
+        clusters: the setting of each run; None where no setting is repeated.
+        axes: what the settings consist of, by name: its value in each run.
+        seeds: that of each run.
+        kind: "pearson" or "spearman".
+        confidence: of the interval.
+    """
+    values, target = list(values), list(target)
+    columns = {name: list(column) for name, column in confounders.items()}
+
+    def over(groups: Sequence[Hashable] | None, _: str, held: Mapping[str, Any]) -> Correlation:
+        fixed = {**columns, **held}
+        return partial_correlation(
+            values, target, fixed, kind=kind, confidence=confidence, clusters=groups
+        )
+
+    return judge_over(Design.of(clusters, axes, seeds), over)[0]

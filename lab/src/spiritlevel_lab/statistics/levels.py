@@ -11,18 +11,14 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 from .clusters import (
-    clustered,
-    is_clear,
     numbered,
-    over_shared,
     widest,
 )
-from .correlations import COEFFICIENTS, WEAK, Correlation, of_all
-from .few_values import Design, with_few_fixed
-from .judged import Judged, judge
+from .correlations import COEFFICIENTS, WEAK, Correlation, Estimated, of_all
+from .few_values import Design
+from .judged import Judged, correlation_judged
 from .permutations import LevelKind, two_way
 from .points import Array, Indices, Numbers, finite_points, is_constant, numpy
 
@@ -30,7 +26,7 @@ MIN_RUNS = 3  # of a setting; what few say is made up for by many settings
 
 
 @dataclasses.dataclass(frozen=True)
-class Within:
+class Within(Estimated):
     """The correlation within settings, less what seeds do in every setting; see `two_way`.
 
     Its interval and its p are those of one permutation test.
@@ -43,6 +39,8 @@ class Within:
     p_seeds: float  # where seeds alone are exchanged: exact whatever settings have in common
     by_setting: Mapping[str, float]  # of the settings that have one
     num_settings: int  # with or without one
+    confidence: float
+    reason = "no setting has enough runs"  # where there is no value
 
     @property
     def n(self) -> int:
@@ -58,12 +56,6 @@ class Within:
     def num_positive(self) -> int:
         """Settings within which the correlation is above 0."""
         return sum(value > 0 for value in self.by_setting.values())
-
-    def __str__(self) -> str:
-        if not self.by_setting:
-            return "undefined (no setting has enough runs)"
-        ends = "no interval" if math.isnan(self.low) else f"{self.low:+.2f}, {self.high:+.2f}"
-        return f"{self.value:+.2f} [{ends}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +80,7 @@ class Levels:
     @property
     def doubt(self) -> str:
         """What takes away a finding that counts settings alone, as a sentence; or ""."""
-        if not is_clear(self.clustered) or self.judged.is_clear:
+        if not self.clustered.is_clear or self.judged.is_clear:
             return ""
         alone = f"Counting the {self.clustered.clusters} settings alone, the interval would be "
         if math.isnan(self.judged.low):
@@ -188,11 +180,9 @@ def levels(
     members = [numpy().flatnonzero(places == group) for group in range(num)]
     means = [[float(column[group].mean()) for group in members] for column in (x, y)]
     correlation = COEFFICIENTS[kind]
-    design = Design.of(settings, axes or {}, seeds)
-    how: dict[str, Any] = {"kind": kind, "confidence": confidence}
-    over_settings = clustered(values, target, settings, **how)
-    shared = over_shared(values, target, design.groups, **how)
-    held = with_few_fixed(values, target, design, **how)
+    judged, over_settings, shared = correlation_judged(
+        values, target, Design.of(settings, axes or {}, seeds), kind=kind, confidence=confidence
+    )
     return Levels(
         pooled=correlation(values, target, confidence=confidence),
         clustered=over_settings,
@@ -201,7 +191,7 @@ def levels(
             *(kind, x, y, {names[group[0]]: group for group in members}, confidence),
             [str(seeds[place]) for place in points.kept] if seeds else [],
         ),
-        judged=judge(over_settings, shared, held, design),
+        judged=judged,
         shared=shared,
     )
 
@@ -222,7 +212,7 @@ def _within(
     by_setting = {name: of_all(kind, x[group], y[group]) for name, group in usable.items()}
     found = two_way(kind, x, y, list(usable.values()), seeds, confidence=confidence)
     numbers = (found.value, found.low, found.high, found.p, found.p_seeds)
-    return Within(*numbers, by_setting, len(members))
+    return Within(*numbers, by_setting, len(members), confidence)
 
 
 def _ends(correlation: Correlation | Judged) -> str:

@@ -10,7 +10,14 @@ from typing import Literal
 from spiritlevel.ground.need import need, one_of
 
 from .clusters import in_blocks, jackknifed, numbered
-from .correlations import Correlation, defined, p_of_t, undefined
+from .correlations import (
+    Correlation,
+    defined,
+    p_of_t,
+    pearson_of_counts,
+    ranks_of_counts,
+    undefined,
+)
 from .intervals import FORMULAS, by_formula
 from .points import (
     MIN_POINTS,
@@ -25,7 +32,6 @@ from .points import (
     scipy_stats,
     why_undefined,
 )
-from .resampling import pearson_of_counts, ranks_of_counts
 
 NOTHING_LEFT = 1e-7  # of a unit column, after the confounders are taken out: rounding or as good as
 
@@ -112,7 +118,7 @@ def partials_of_kept(
     """The coefficient of the runs that each row keeps (1, else 0); nan where there is none."""
     np = numpy()
     left_x, left_y, *others = (
-        _units_of_kept(column if kind == "pearson" else ranks_of_counts(column, kept), kept)
+        _units_of_kept(column if kind == "pearson" else ranks_of_counts(column, kept)[0], kept)
         for column in (x, y, *confounders.values())
     )
     held = np.stack(others, axis=-1) if others else np.zeros((*kept.shape, 0))

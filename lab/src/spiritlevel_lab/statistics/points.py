@@ -115,6 +115,17 @@ def signs(one: Array, other: Array) -> Array:
     return np.greater(one, other).astype(float) - np.less(one, other)
 
 
+def agreement(x: Array, y: Array) -> float:
+    """Concordant less discordant pairs, each counted in both directions; without listing them."""
+    np = numpy()
+    n = len(x)
+    tau = float(scipy_stats().kendalltau(x, y).statistic) if n > 1 else math.nan
+    if math.isnan(tau):
+        return 0.0
+    tied = (float((np.unique(each, return_counts=True)[1] ** 2).sum()) for each in (x, y))
+    return float(round(tau * math.sqrt(math.prod(float(n**2) - pairs for pairs in tied))))
+
+
 def check_confidence(confidence: float) -> None:
     """Raise unless it is a probability strictly between 0 and 1."""
     if not 0.0 < confidence < 1.0:

@@ -28,9 +28,8 @@ from typing import Literal
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.need import need, number, one_of, or_none
 
-from .concordance import agreement
 from .grid import Grid, SettingsOfRuns
-from .points import Array, Numbers, finite_points, numpy, signs
+from .points import Array, Numbers, agreement, finite_points, numpy, signs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,24 +9,21 @@ from typing import Any, Literal
 
 from spiritlevel.ground.errors import SpiritlevelError
 
-from .clusters import over_shared
 from .confounding import confounding
 from .correlations import COEFFICIENTS, FINDINGS, UNCLEAR, Correlation, kendall, pearson, spearman
 from .differences import strongest
-from .few_values import Design, with_few_fixed
+from .few_values import Design
 from .granulated import Seeds, granulated_kendall
 from .grid import Grid, columns_of, parts_of
 from .holm import Holm, holm
-from .judged import Judged, judge
+from .judged import Judged, correlation_judged, partial_judged
 from .levels import Levels, levels
 from .partial import partial_correlation
-from .partial_judged import partial_judged
 from .points import check_confidence, finite_points
-from .regression import regression
+from .regression import regression, tails
 from .sign_error import Pooling, sign_error
-from .tails import tails
-from .text import JUDGED, MeasureStatistics, StudyStatistics
-from .text import plain as plain
+from .tables import JUDGED, MeasureStatistics
+from .text import StudyStatistics
 
 LEVELS: tuple[Literal["pearson", "spearman"], ...] = ("pearson", "spearman")
 PARTIALS = ("partial_pearson", "partial_spearman")
@@ -36,8 +33,6 @@ def summary(
     rows: Sequence[Mapping[str, Any]],
     *,
     confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
     seeds: Seeds = "hold",
     seed_key: str = "seed",
     num_test: int | None = None,
@@ -53,8 +48,6 @@ def summary(
             with their standard errors as "errors" where these are known.
             A missing or non-finite number leaves the run out where that number is needed.
         confidence: of all intervals.
-        resamples: of the BCa bootstrap; 0 leaves it out.
-        seed: of the bootstrap.
         seeds: see `granulated_kendall`.
         seed_key: the name of the seed in the settings.
         num_test: this and the rest: see `sign_error`.
@@ -69,47 +62,41 @@ def summary(
     confounders = columns_of([row.get("confounders", {}) for row in rows])
     clusters, axes, given_seeds = parts_of([row["settings"] for row in rows], seed_key)
     errors = columns_of([row.get("errors", {}) for row in rows])
-    design: dict[str, Any] = {
-        "clusters": clusters,
-        "axes": axes,
-        "seeds": given_seeds if clusters is not None else (),
-    }
-    plain = Design.of(None, axes)
+    given_seeds = given_seeds if clusters is not None else []
+    of_runs: dict[str, Any] = {"clusters": clusters, "axes": axes, "seeds": given_seeds}
+    design = Design.of(clusters, axes, given_seeds)
     columns = columns_of([row["measures"] for row in rows])
     measures = {}
     for name, values in columns.items():
         # A measure that is a confounder too is judged given the other confounders.
         others = {other: column for other, column in confounders.items() if other != name}
         pair: dict[str, Any] = {"values": values, "target": target, "confidence": confidence}
-        again: dict[str, Any] = {"interval": "bca", "resamples": resamples, "seed": seed}
         partial = {
             kind: partial_correlation(confounders=others, kind=kind, clusters=clusters, **pair)
             for kind in LEVELS
             if others
         }
-        shared = over_shared(groups=plain.groups, **pair) if clusters is None else {}
         found_levels: dict[str, Levels] = {
             kind: levels(settings=clusters, axes=axes, seeds=given_seeds, kind=kind, **pair)
             for kind in LEVELS
             if clusters is not None
         }
+        shared: dict[str, Correlation] = {}
+        if found_levels:
+            judged = found_levels["spearman"].judged
+        else:
+            judged, _, shared = correlation_judged(design=design, **pair)
         given, confounded = None, None
         if others:
-            given = partial_judged(confounders=others, **design, **pair)
+            given = partial_judged(confounders=others, **of_runs, **pair)
             fixed = {each: others[each] for each in partial["spearman"].given}
             confounded = confounding(values, target, fixed, given, errors=errors)
-        ranks = spearman(**pair)
         measures[name] = MeasureStatistics(
             name=name,
             pearson=pearson(**pair),
-            spearman=ranks,
+            spearman=spearman(**pair),
             kendall=kendall(**pair),
-            bootstrap={k: of(**pair, **again) for k, of in COEFFICIENTS.items() if resamples},
-            judged=(
-                found_levels["spearman"].judged
-                if found_levels
-                else over_runs(ranks, shared, plain, **pair)
-            ),
+            judged=judged,
             tails=tails(**pair),
             partial_pearson=partial.get("pearson"),
             partial_spearman=partial.get("spearman"),
@@ -128,7 +115,7 @@ def summary(
             levels=found_levels,
             shared=shared,
         )
-    judged = finite_points(target=target)
+    with_target = finite_points(target=target)
     found: dict[str, dict[str, float]] = {kind: {} for kind in (*COEFFICIENTS, *PARTIALS)}
     for name, row in measures.items():
         for kind in found:
@@ -139,24 +126,17 @@ def summary(
     return StudyStatistics(
         measures={name: _judged(row, families) for name, row in measures.items()},
         n=len(rows),
-        without_target=judged.excluded,
+        without_target=with_target.excluded,
         confounders=tuple(confounders),
         holm=families,
         confidence=confidence,
         strongest=strongest(
             *(columns, target, {name: row.spearman.value for name, row in measures.items()}),
             confidence=confidence,
-            **design,
+            **of_runs,
         ),
-        settings=0 if clusters is None else len({clusters[place] for place in judged.kept}),
+        settings=0 if clusters is None else len({clusters[place] for place in with_target.kept}),
     )
-
-
-def over_runs(
-    found: Correlation, shared: Mapping[str, Correlation], design: Design, **pair: Any
-) -> Judged:
-    """What judges a study that repeats no setting: runs count, and groups that share a value."""
-    return judge(found, shared, with_few_fixed(kind="spearman", design=design, **pair), design)
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -199,3 +179,49 @@ def _verdict(row: MeasureStatistics, corrected: Mapping[str, float]) -> str:
     if given.verdict in FINDINGS:
         return f"{verdict}, but turns round given the confounders"
     return f"{verdict}; given the confounders: {given.verdict.split(':')[0]}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Association:
+    """Spearman's ρ of a measure with an outcome, and what may be said of it."""
+
+    judged: Judged
+    p: float  # corrected by Holm over the measures, for this outcome
+    is_clear: bool
+
+    def unjudged(self) -> Association:
+        """The same numbers, from which nothing may be concluded."""
+        return dataclasses.replace(self, is_clear=False)
+
+
+Associations = Mapping[str, Association]  # by measure
+
+
+def associations(statistics: StudyStatistics) -> dict[str, Association]:
+    """What the verdicts on one outcome rest on."""
+    return {
+        name: Association(row.judged, row.holm.get(JUDGED, math.nan), row.is_finding)
+        for name, row in statistics.measures.items()
+    }
+
+
+def associated(
+    rows: Sequence[Mapping[str, Any]], *, confidence: float = 0.95, seed_key: str = "seed"
+) -> dict[str, Association]:
+    """The same from rows as for `summary`, without all else that it computes."""
+    target = [row["target"] for row in rows]
+    clusters, axes, seeds = parts_of([row["settings"] for row in rows], seed_key)
+    design = Design.of(clusters, axes, seeds)
+    judged = {
+        name: correlation_judged(values, target, design, confidence=confidence)[0]
+        for name, values in columns_of([row["measures"] for row in rows]).items()
+    }
+    corrected = holm({name: each.p for name, each in judged.items()}).adjusted
+    return {
+        name: Association(
+            each,
+            corrected.get(name, math.nan),
+            each.verdict in FINDINGS and corrected[name] <= 1.0 - confidence,
+        )
+        for name, each in judged.items()
+    }

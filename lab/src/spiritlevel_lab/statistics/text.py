@@ -4,74 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spiritlevel.ground.plain_text import visible
-from spiritlevel.records.content import CorrelationCell
-from spiritlevel.records.notebooks import aligned
+from spiritlevel.records.content import Table
 
-from .confounding import Confounding
-from .correlations import FINDINGS, Correlation
 from .differences import Strongest
-from .granulated import GranulatedKendall
 from .holm import Holm
 from .intervals import percent as percent
-from .judged import Judged
-from .levels import MIN_RUNS, Levels, Within
-from .regression import Regression
-from .sign_error import SignError
-from .tails import Tails
+from .levels import MIN_RUNS
+from .tables import (
+    JUDGED,
+    MeasureStatistics,
+    alone,
+    coefficients_table,
+    in_blocks,
+    judged_table,
+    lines_table,
+    others_table,
+    plain,
+    strongest_first,
+)
 
 FORMAT = "spiritlevel-statistics-2"
-LETTERS = {"pearson": "r", "spearman": "ρ", "kendall": "τ"}
-MISSING = "–"
-JUDGED = "judged"  # the family of the p that verdicts rest on
-AS_IF_INDEPENDENT = ("pearson", "spearman", "kendall", "bootstrap", "regression", "tails")
-PARTS_OF_THE_JUDGED = ("levels", "shared", "partial_pearson", "partial_spearman")
-
-
-@dataclasses.dataclass(frozen=True)
-class MeasureStatistics:
-    """What one measure says about the target."""
-
-    name: str
-    pearson: Correlation
-    spearman: Correlation
-    kendall: Correlation
-    bootstrap: Mapping[str, Correlation]  # by kind: the same with BCa intervals; may be empty
-    regression: Regression
-    granulated: GranulatedKendall
-    sign_error: SignError
-    judged: Judged  # Spearman's ρ with the one interval and the one p that the verdict rests on
-    tails: Tails
-    partial_pearson: Correlation | None  # None: the study names no confounder
-    partial_spearman: Correlation | None
-    given: Judged | None = None  # the latter with the interval that judges it
-    confounding: Confounding | None = None  # what error in the confounders would do to it
-    # By kind: within and between settings; empty where a study does not repeat its settings.
-    levels: Mapping[str, Levels] = dataclasses.field(default_factory=dict)
-    # Of Spearman's, by what is shared, where no setting is repeated: else the levels have it.
-    shared: Mapping[str, Correlation] = dataclasses.field(default_factory=dict)
-    holm: Mapping[str, float] = dataclasses.field(default_factory=dict)  # corrected p by kind
-    verdict: str = ""
-
-    @property
-    def is_finding(self) -> bool:
-        """Whether it is clearly associated with the target, after Holm's correction."""
-        return self.verdict.startswith(FINDINGS)
-
-    def to_dict(self) -> dict[str, Any]:
-        """What it is judged by; all other intervals apart, under names that say what they count."""
-        fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        corrected = fields.pop("holm")
-        judged = {"judged": fields.pop("judged"), "p_holm": corrected.pop(JUDGED, None)}
-        runs = {name: fields.pop(name) for name in AS_IF_INDEPENDENT} | {"holm": corrected}
-        parts = {name: fields.pop(name) for name in PARTS_OF_THE_JUDGED}
-        return judged | fields | {"parts_of_the_judged": parts, "as_if_runs_were_independent": runs}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,15 +54,66 @@ class StudyStatistics:
             raise KeyError(f"This study has no {name!r}. It has: {have}.") from None
 
     def __str__(self) -> str:
-        return visible("\n\n".join([*overview(self), "\n".join(self.notes())]), keep="\n")
+        return visible("\n\n".join([*self._overview(), "\n".join(self.notes())]), keep="\n")
+
+    def _overview(self, width: int = 100) -> list[str]:
+        """The table to read first, and the verdicts."""
+        verdicts: dict[str, list[str]] = {}
+        for row in self.measures.values():
+            verdicts.setdefault(row.verdict, []).append(row.name)
+        said = [_wrapped(f"{each}: {', '.join(names)}.", width) for each, names in verdicts.items()]
+        return [in_blocks(self.judged(), width), "\n".join(said)]
+
+    @property
+    def rows(self) -> list[MeasureStatistics]:
+        """The strongest measure first."""
+        return strongest_first(self.measures.values())
+
+    def judged(self, outcome: str = "target") -> Table:
+        """The table to read first; `outcome` is what it calls the target."""
+        return judged_table(self.rows, self.confounders, self.holm[JUDGED].num_tests, outcome)
 
     def details(self, width: int = 100) -> str:
         """Every other number, in tables and lines that are no wider."""
-        return visible("\n\n".join(details_of(self, width)), keep="\n")
+        parts = ["\n".join(_wrapped(note, width) for note in self.notes())]
+        if self.measures:
+            other, lines = others_table(self.rows), lines_table(self.rows)
+            parts = [
+                *self._overview(width),
+                *([f"{other.title}\n{in_blocks(other, width)}"] if other.columns[1:] else []),
+                _wrapped(if_independent(self), width),
+                in_blocks(coefficients_table(self.rows), width),
+                f"{_wrapped(lines.caption, width)}\n{in_blocks(lines, width)}",
+                *parts,
+            ]
+        return visible("\n\n".join(parts), keep="\n")
 
     def notes(self) -> list[str]:
         """How the tables are to be read, and what is missing from them."""
-        return notes_of(self)
+        lines = [
+            f"{self.n} runs, {self.without_target} of them without a finite target; 'out' "
+            "counts the runs left out for a measure. "
+            f"Brackets: {percent(self.confidence)} intervals.",
+            *([self.not_judged] if self.not_judged else []),
+            f"{_rests(self)} {_counted(self)}",
+        ]
+        lines += [
+            f"{row.name}: {said}" for row in self.measures.values() if (said := signs_differ(row))
+        ]
+        levels = [row.levels["spearman"] for row in self.measures.values() if row.levels]
+        if levels and not any(each.within.n for each in levels):
+            lines.append(
+                f"Nothing is said within settings: that needs {MIN_RUNS} runs of one setting with "
+                "different numbers."
+            )
+        lines += _doubts(self)
+        if self.strongest is not None:
+            lines.append(with_minus(self.strongest.sentence))
+        if self.confounders:
+            lines.append(f"Confounders held fixed: {', '.join(self.confounders)}.")
+        for row in self.measures.values():
+            lines += [f"{row.name}, {what}: {reason}." for what, reason in _reasons(row)]
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types only, ready for JSON; non-finite floats become strings."""
@@ -119,55 +128,6 @@ class StudyStatistics:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
 
-Cell = Callable[[MeasureStatistics], str]
-Column = tuple[str, Cell]  # its title, and what it says of a measure
-
-
-def plain(value: Any) -> Any:
-    """Lists, dicts and strings all the way down; JSON has no nan or inf, so these are strings."""
-    if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        return {field.name: plain(getattr(value, field.name)) for field in fields}
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def overview(statistics: StudyStatistics, width: int = 100) -> list[str]:
-    """The table to read first, and the verdicts."""
-    verdicts: dict[str, list[str]] = {}
-    for row in statistics.measures.values():
-        verdicts.setdefault(row.verdict, []).append(row.name)
-    said = [
-        _wrapped(f"{verdict}: {', '.join(names)}.", width) for verdict, names in verdicts.items()
-    ]
-    table = _table(statistics, OVERVIEW_GIVEN if statistics.confounders else OVERVIEW, width)
-    return [table, "\n".join(said)]
-
-
-def details_of(statistics: StudyStatistics, width: int = 100) -> list[str]:
-    """Levels, other statistics, what would hold if the runs were independent; and the notes."""
-    tables: list[tuple[str, Sequence[Column]]] = [("Other statistics", OTHERS)]
-    if statistics.settings:
-        tables.insert(0, (f"Within and between {statistics.settings} settings", LEVELS))
-    parts = [
-        *overview(statistics, width),
-        *(f"{title}\n{_table(statistics, columns, width)}" for title, columns in tables),
-        _wrapped(if_independent(statistics), width),
-        _table(statistics, INDEPENDENT, width),
-    ]
-    if any(row.bootstrap for row in statistics.measures.values()):
-        parts.append(f"The same from the bootstrap (BCa)\n{_table(statistics, BOOTSTRAPS, width)}")
-    title = "Lines: target ≈ slope · measure + intercept (Taleghani et al., Table 3)"
-    lines = f"{_wrapped(title, width)}\n{_table(statistics, REGRESSION, width)}"
-    notes = "\n".join(_wrapped(note, width) for note in statistics.notes())
-    return [*parts, lines, notes] if statistics.measures else [notes]
-
-
 def if_independent(statistics: StudyStatistics) -> str:
     """The heading of all that takes the runs as independent."""
     which = ", which they are not" if statistics.settings else ""
@@ -178,34 +138,6 @@ def if_independent(statistics: StudyStatistics) -> str:
     )
 
 
-def notes_of(statistics: StudyStatistics) -> list[str]:
-    """How the tables are to be read, and what is missing from them."""
-    lines = [
-        f"{statistics.n} runs, {statistics.without_target} of them without a finite target; 'out' "
-        "counts the runs left out for a measure. "
-        f"Brackets: {percent(statistics.confidence)} intervals.",
-        *([statistics.not_judged] if statistics.not_judged else []),
-        f"{_rests(statistics)} {_counted(statistics)}",
-    ]
-    lines += [
-        f"{row.name}: {said}" for row in statistics.measures.values() if (said := signs_differ(row))
-    ]
-    levels = [row.levels["spearman"] for row in statistics.measures.values() if row.levels]
-    if levels and not any(each.within.n for each in levels):
-        lines.append(
-            f"Nothing is said within settings: that needs {MIN_RUNS} runs of one setting with "
-            "different numbers."
-        )
-    lines += _doubts(statistics)
-    if statistics.strongest is not None:
-        lines.append(with_minus(statistics.strongest.sentence))
-    if statistics.confounders:
-        lines.append(f"Confounders held fixed: {', '.join(statistics.confounders)}.")
-    for row in statistics.measures.values():
-        lines += [f"{row.name}, {what}: {reason}." for what, reason in _reasons(row)]
-    return lines
-
-
 def signs_differ(row: MeasureStatistics) -> str:
     """That the sign within settings is another than between them or over all; "" if it is not."""
     levels = row.levels.get("spearman")
@@ -214,9 +146,9 @@ def signs_differ(row: MeasureStatistics) -> str:
     within, between = levels.within, levels.between
     return (
         "The signs differ between the levels (Simpson's paradox): within one setting ρ is "
-        f"{_coefficient(within)}, positive in {within.num_positive} of {within.n} settings; "
-        f"between the means of {between.n} settings it is {_value(between.value)}; over all runs "
-        f"{_coefficient(row.judged)}. What holds between settings need not hold between networks "
+        f"{within.cell}, positive in {within.num_positive} of {within.n} settings; "
+        f"between the means of {between.n} settings it is {alone(between.value)}; over all runs "
+        f"{row.judged.cell}. What holds between settings need not hold between networks "
         "of one setting."
     )
 
@@ -279,109 +211,16 @@ def _counted(statistics: StudyStatistics) -> str:
 def _reasons(row: MeasureStatistics) -> list[tuple[str, str]]:
     """What qualifies single numbers; what the verdict says already is not said again."""
     reasons = [("Ψ", row.granulated.reason), ("sign error", row.sign_error.reason)]
+    if row.given is not None and row.given.n < row.judged.n:
+        reasons.append(("ρ given confounders", f"over {row.given.n} runs of {row.judged.n}"))
     told = {"", row.spearman.reason, row.judged.reason}
     partials = (("ρ", row.partial_spearman), ("r", row.partial_pearson))
     for letter, partial in partials:
         if partial is not None and partial.reason not in told:
             reasons.append((f"{letter} given confounders", partial.reason))
             told.add(partial.reason)
-    reasons += [
-        (f"BCa of {LETTERS[kind]}", correlation.reason)
-        for kind, correlation in row.bootstrap.items()
-        if correlation.reason != row.spearman.reason
-    ]
     return [(what, reason) for what, reason in reasons if reason]
-
-
-# -- cells of the tables ---------------------------------------------------------------------------
 
 
 def _wrapped(text: str, width: int) -> str:
     return textwrap.fill(text, width, break_on_hyphens=False)
-
-
-def _table(statistics: StudyStatistics, columns: Sequence[Column], width: int) -> str:
-    """Below each other, as many columns at once as are no wider; each block names the measures."""
-    rows = list(statistics.measures.values())
-    names = ["measure", *(row.name for row in rows)]
-    blocks: list[list[list[str]]] = []
-    for title, cell in columns:
-        column = [title, *map(cell, rows)]
-        room = sum(2 + max(map(len, each)) for each in (blocks[-1] if blocks else [names]))
-        if not blocks or room + max(map(len, column)) > width:
-            blocks.append([names])
-        blocks[-1].append(column)
-    return "\n\n".join(aligned(list(zip(*block, strict=True))) for block in blocks)
-
-
-def _number(value: float, form: str) -> str:
-    return MISSING if math.isnan(value) else format(value, form).replace("-", "−")
-
-
-def _value(value: float) -> str:
-    return _number(value, "+.2f")
-
-
-def _coefficient(found: Correlation | Judged | Within | None) -> str:
-    if found is None or math.isnan(found.value):
-        return MISSING
-    return str(CorrelationCell(found.value, found.low, found.high))
-
-
-def _given(row: MeasureStatistics) -> str:
-    """The partial correlation; on fewer runs where a confounder is missing and the measure not."""
-    fewer = "" if row.given is None or row.given.n == row.judged.n else f" n={row.given.n}"
-    return _coefficient(row.given) + fewer
-
-
-def _bca_of(kind: str) -> Cell:
-    def ends(row: MeasureStatistics) -> str:
-        found = row.bootstrap.get(kind)
-        return MISSING if found is None else CorrelationCell(0.0, found.low, found.high).interval
-
-    return lambda row: ends(row) or MISSING
-
-
-def _line(field: str, form: str) -> Cell:
-    return lambda row: _number(getattr(row.regression, field), form)
-
-
-def _within(cell: Callable[[Levels], str]) -> Cell:
-    return lambda row: cell(row.levels["spearman"])
-
-
-OVERVIEW: list[Column] = [
-    ("ρ with the target", lambda row: _coefficient(row.judged)),
-    ("p Holm", lambda row: _number(row.holm.get(JUDGED, math.nan), ".2g")),
-    ("n", lambda row: str(row.judged.n)),
-    ("out", lambda row: str(row.spearman.excluded)),
-]
-OVERVIEW_GIVEN = [*OVERVIEW, ("ρ given confounders", _given)]
-LEVELS: list[Column] = [
-    ("within settings", _within(lambda found: _coefficient(found.within))),
-    ("p", _within(lambda found: _number(found.within.p, ".2g"))),
-    ("positive", _within(lambda found: f"{found.within.num_positive} of {found.within.n}")),
-    ("between settings", _within(lambda found: _value(found.between.value))),
-]
-OTHERS: list[Column] = [
-    ("Ψ", lambda row: _value(row.granulated.value)),
-    ("sign error, worst", lambda row: _number(row.sign_error.robust, ".2f")),
-    ("sign error, mean", lambda row: _number(row.sign_error.mean, ".2f")),
-]
-INDEPENDENT: list[Column] = [
-    ("Spearman ρ", lambda row: _coefficient(row.spearman)),
-    ("p ρ", lambda row: _number(row.spearman.p, ".2g")),
-    ("Pearson r", lambda row: _coefficient(row.pearson)),
-    ("p r", lambda row: _number(row.pearson.p, ".2g")),
-    ("Kendall τ", lambda row: _coefficient(row.kendall)),
-    ("p τ", lambda row: _number(row.kendall.p, ".2g")),
-]
-BOOTSTRAPS: list[Column] = [(LETTERS[kind], _bca_of(kind)) for kind in LETTERS]
-REGRESSION: list[Column] = [
-    ("slope", _line("slope", ".3g")),
-    ("std error", _line("slope_stderr", ".2g")),
-    ("p slope", _line("p_slope", ".2g")),
-    ("intercept", _line("intercept", ".3g")),
-    ("R²", _line("r_squared", ".2f")),
-    ("n", lambda row: str(row.regression.n)),
-]

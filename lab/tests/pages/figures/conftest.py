@@ -55,5 +55,4 @@ def statistics(population):
             }
             for row in population.rows
         ],
-        resamples=0,
     )

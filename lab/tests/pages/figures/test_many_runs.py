@@ -6,7 +6,7 @@ import pytest
 
 from spiritlevel.pages import figures
 from spiritlevel.pages.figures.style import MOST_MARKS
-from spiritlevel_lab.pages.figures import boxplots, scatter
+from spiritlevel_lab.pages.figures import quartiles, scatter
 from spiritlevel_lab.population.population import Population
 
 
@@ -23,7 +23,7 @@ def population(number: int) -> Population:
 PANELS = {
     "scatter": lambda runs: scatter.measure_against(runs, runs.measures[0], colour="lr"),
     "bound": scatter.bound,
-    "boxes": lambda runs: boxplots.boxes(runs, "gap", "lr"),
+    "boxes": lambda runs: quartiles.boxes(runs, "gap", "lr"),
 }
 
 

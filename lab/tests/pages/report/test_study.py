@@ -27,7 +27,7 @@ def small(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(small):
-    return page_of(small, resamples=100)
+    return page_of(small)
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,6 @@ def test_coefficients_are_those_of_scipy(page, done):
         assert (of_pearson.low, of_pearson.high) == pytest.approx(ends, rel=1e-9)
 
 
-def test_bootstrap_intervals_are_those_of_the_statistics(page, small):
-    found = statistics(small, resamples=100)
-    for row in records(parts(page)["coefficients"]):
-        if row["coefficient"] == "Spearman ρ":
-            rho = found[row["measure"]].bootstrap["spearman"]
-            assert row["bootstrap"] == f"[{rho.low:+.2f}, {rho.high:+.2f}]".replace("-", "−")
-
-
 def test_the_strongest_correlation_comes_first_and_what_has_none_last(page, tmp_path):
     rows = records(parts(page)["correlations"])
     sizes = [abs(row["ρ"].value) for row in rows]
@@ -77,12 +69,12 @@ def test_the_strongest_correlation_comes_first_and_what_has_none_last(page, tmp_
                 "UPDATE measurements SET value = 1 WHERE measure = 'norms.weight'"
             )
             checksums.seal_all(store._connection)
-        *_, last = records(parts(page_of(store, resamples=0))["correlations"])
+        *_, last = records(parts(page_of(store))["correlations"])
     assert (last["measure"], last["ρ"]) == ("norms.weight", None)
 
 
 def test_statistics_may_be_given(page, small):
-    assert page_of(small, statistics=statistics(small, resamples=100)) == page
+    assert page_of(small, statistics=statistics(small)) == page
 
 
 def test_lines_are_those_of_scipy(page, done):
@@ -165,7 +157,7 @@ def test_curves_keep_the_last_value_of_runs_that_stopped(tmp_path):
         with store._writing():
             store._connection.execute("DELETE FROM epochs WHERE run = ? AND epoch > 2", (runs[0],))
             checksums.seal_all(store._connection)
-        data = parts(page_of(store, resamples=0))["dynamics"].data
+        data = parts(page_of(store))["dynamics"].data
         losses = {run: [] for run in runs}
         for row in store.rows("epochs"):
             losses[row["run"]].append(row["test_loss"])
@@ -188,7 +180,7 @@ def test_measures_while_training_are_a_choice(tmp_path):
                 rows,
             )
             checksums.seal_all(store._connection)
-        data = parts(page_of(store, resamples=0))["dynamics"].data
+        data = parts(page_of(store))["dynamics"].data
     assert data["controls"][1]["options"] == ["loss", "accuracy", "relative.kappa"]
     view = data["views"]["0,2"]
     assert view["x"] == [2, 4]
@@ -221,7 +213,7 @@ def test_lead_says_that_there_is_nothing(tmp_path):
                 "UPDATE measurements SET value = unicode(run) + value / 1e3 WHERE measure = 'noise'"
             )
             checksums.seal_all(store._connection)
-        found = page_of(store, resamples=0)
+        found = page_of(store)
     assert found.lead.startswith("None of 3 measures is clearly associated with the gap")
     assert "12 networks of 6 settings" in found.highlights[-1]
 
@@ -243,7 +235,7 @@ def test_a_confounder_that_explains_it_is_named(tmp_path):
                 + [(v + 0.2 * jitter.normal(), run, "relative.kappa") for run, v in values.items()],
             )
             checksums.seal_all(store._connection)
-        found = page_of(store, resamples=0, target="gap")
+        found = page_of(store, target="gap")
     row = {r["measure"]: r for r in records(parts(found)["correlations"])}["relative.kappa"]
     assert row["verdict"].startswith(
         "rises with the target; given the confounders: no clear association"
@@ -280,7 +272,7 @@ def test_sections_without_data_are_left_out(tmp_path):
         tmp_path, grid={"lr": [0.1]}, seeds=5, names=("relative.kappa",), layers=(), epochs=1
     )
     with plain as store:
-        found = page_of(store, resamples=0)
+        found = page_of(store)
     sections = {section.id: section.folded for section in found.sections}
     assert sections == {
         "outcomes-section": False,
@@ -299,7 +291,7 @@ def test_runs_that_all_diverged_give_a_page(tmp_path):
             store._connection.execute("UPDATE epochs SET train_loss = 'nan', test_loss = 'nan'")
             checksums.seal_all(store._connection)
             store._connection.execute("UPDATE runs SET outcome = 'diverged' WHERE status = 'done'")
-        found = page_of(store, resamples=0)
+        found = page_of(store)
     assert found.lead.startswith("No run of this study was measured")
     assert "diverged: 12." in found.sections[0].parts[0].paragraphs[0]
     assert "runs" in parts(found)
@@ -314,7 +306,7 @@ def test_a_study_without_finished_runs_is_refused(tmp_path):
 
 
 def test_a_measure_can_be_the_target(small):
-    found = page_of(small, target="norms.weight", resamples=0)
+    found = page_of(small, target="norms.weight")
     assert "norms.weight" not in [row["measure"] for row in records(parts(found)["correlations"])]
     assert parts(found)["scatter"].data["targets"][0]["name"] == "norms.weight"
 
@@ -331,18 +323,18 @@ def test_bound_is_counted_against_the_gap(page, done):
 
 def test_unknown_measures_have_no_card(tmp_path):
     with planted(tmp_path, names=("relative.kappa", "mine.own")) as store:
-        found = page_of(store, resamples=0)
+        found = page_of(store)
     [cards] = [p for s in found.sections for p in s.parts if isinstance(p, Cards)]
     assert cards.names == ["relative.kappa"]
 
 
 def test_same_study_same_bytes(small, page):
-    assert render(page_of(small, resamples=100)) == render(page)
+    assert render(page_of(small)) == render(page)
 
 
 def test_command_writes_the_page(small, tmp_path):
     path = tmp_path / "report.html"
-    arguments = ["study", "report", str(small.folder), "--resamples", "100", "--html", str(path)]
+    arguments = ["study", "report", str(small.folder), "--html", str(path)]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    assert path.read_text(encoding="utf-8") == render(page_of(small, resamples=100))
+    assert path.read_text(encoding="utf-8") == render(page_of(small))

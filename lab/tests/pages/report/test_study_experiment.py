@@ -76,7 +76,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(store):
-    return page_of(store, resamples=0)
+    return page_of(store)
 
 
 def analysed_by(monkeypatch, analyse, **fields):
@@ -178,12 +178,12 @@ def test_figure_has_every_run(page, store):
 
 def test_a_study_that_is_no_experiment_has_no_such_section(tmp_path):
     with planted(tmp_path) as store:
-        page = page_of(store, resamples=0)
+        page = page_of(store)
     assert "experiment" not in [section.id for section in page.sections]
 
 
 def test_same_runs_same_bytes(store, page):
-    assert render(page_of(store, resamples=0)) == render(page)
+    assert render(page_of(store)) == render(page)
 
 
 # -- which settings ---------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_without_a_finished_run_there_is_nothing_to_judge(tmp_path):
 
 def test_columns_that_no_run_has_are_named(tmp_path):
     with stored(tmp_path, names=(TRACE, GINI), measures=[TRACE, GINI]) as store:
-        page = page_of(store, resamples=0)
+        page = page_of(store)
     section = page.sections[0]
     assert EXPERIMENT.claim in texts(section)
     assert "must have the columns curvature.ggn_trace, curvature.lambda_max." in texts(section)

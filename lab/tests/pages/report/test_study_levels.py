@@ -42,7 +42,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(store):
-    return page_of(store, resamples=0)
+    return page_of(store)
 
 
 def test_the_lead_the_notes_and_the_verdict_say_that_the_signs_differ(page):
@@ -71,7 +71,7 @@ def test_the_levels_are_columns_of_one_table(page, store):
     pooled, between, _ = on_three_levels(scipy.stats.spearmanr, store)
     assert (row["ρ"].value, other["ρ between"].value) == pytest.approx((pooled, between), rel=1e-9)
     assert (row["n"], other["positive within"]) == (36, 1.0)
-    found = statistics(store, resamples=0)[KAPPA]
+    found = statistics(store)[KAPPA]
     assert (row["ρ"].low, row["ρ"].high) == (found.judged.low, found.judged.high)
     within = found.levels["spearman"].within
     assert row["ρ within"] == CorrelationCell(within.value, within.low, within.high)
@@ -92,7 +92,7 @@ def page_of_five_rates(tmp_path_factory):
                 "UPDATE epochs SET test_loss = train_loss + ? WHERE run = ?", gaps
             )
             checksums.seal_all(made._connection)
-        yield page_of(made, resamples=0)
+        yield page_of(made)
 
 
 def test_what_counts_rates_judges(page_of_five_rates):
@@ -112,7 +112,7 @@ def wide_html(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wide")
     longest = sorted(measure_names(18), key=len)[-6:]
     with planted(folder, grid=GRID, names=tuple(longest)) as made:
-        page = page_of(made, resamples=0)
+        page = page_of(made)
     tables = [
         dataclasses.replace(section, parts=[p for p in section.parts if not isinstance(p, Chart)])
         for section in page.sections

@@ -73,7 +73,7 @@ def population(folder):
 
 @pytest.fixture(scope="module")
 def found(population):
-    return statistics(population, resamples=0)
+    return statistics(population)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def judged(population):
     """By outcome and measure: ρ with its ends, and p after Holm's correction."""
     expected = {}
     for outcome in OUTCOMES:
-        rows = statistics(population, target=outcome, resamples=0).measures
+        rows = statistics(population, target=outcome).measures
         expected[outcome] = {
             name: ((row.judged.value, row.judged.low, row.judged.high), row.holm["judged"])
             for name, row in rows.items()
@@ -113,7 +113,7 @@ def test_outcomes_beside_the_target_are_judged_as_targets_are(population, found,
 @pytest.fixture(scope="module")
 def page(folder):
     with Store.open(folder) as store:
-        return page_of(store, resamples=0)
+        return page_of(store)
 
 
 def test_tables_of_the_page(page, judged):
@@ -188,7 +188,7 @@ def render_words(section):
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_terminal(folder, judged, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    text = command("study", "report", folder, "--resamples", "0").stdout
+    text = command("study", "report", folder).stdout
     assert text.startswith("planted: ")
     assert max(map(len, text.splitlines())) <= width
     ends = {(*shown(e).partition(" ")[::2], p) for of in judged.values() for e, p in of.values()}
@@ -202,7 +202,7 @@ def test_the_terminal(folder, judged, monkeypatch, width):
 def test_the_verbose_terminal_and_print(folder, found, judged):
     for text in (
         str(found),
-        command("study", "report", folder, "--resamples", "0", "--verbose").stdout,
+        command("study", "report", folder, "--verbose").stdout,
     ):
         before = text.split("If all runs were independent")[0]
         for name, (ends, p) in judged["gap"].items():
@@ -211,7 +211,7 @@ def test_the_verbose_terminal_and_print(folder, found, judged):
 
 def test_json(folder, judged, tmp_path):
     path = tmp_path / "found.json"
-    command("study", "report", folder, "--resamples", "0", "--json", path)
+    command("study", "report", folder, "--json", path)
     data = json.loads(path.read_text())
     for outcome, of_outcome in judged.items():
         for name, (ends, p) in of_outcome.items():

@@ -14,7 +14,7 @@ def html(tmp_path_factory):
             500,
             30,
         )
-        return render(page_of(store, resamples=0))
+        return render(page_of(store))
 
 
 @pytest.mark.nightly

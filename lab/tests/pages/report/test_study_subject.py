@@ -67,9 +67,9 @@ def test_of_somebody_s_own_task_what_the_study_says(fields, found):
 def test_the_page_leaves_out_what_no_run_looks_at(tmp_path):
     drawn = control.find("002-fig-4").with_preset("quick").to_dict()
     with planted(tmp_path / "drawn", names=drawn["measures"], **drawn) as store:
-        facts = page_of(store, resamples=0).settings
+        facts = page_of(store).settings
     assert not {"model", "data"} & set(facts)
     assert facts["study"] == "002-fig-4"
     with planted(tmp_path / "trained") as store:
-        facts = page_of(store, resamples=0).settings
+        facts = page_of(store).settings
     assert (facts["model"], facts["data"]) == ("mlp", "digits")

@@ -25,7 +25,7 @@ def small(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(small):
-    return page_of(small, resamples=0)
+    return page_of(small)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_every_view_can_be_chosen(open_page, page, done):
 def test_names_of_settings_leave_room_for_the_points(open_page, tmp_path, width):
     grid = {"lr": [0.1, 0.01], "batch_size": [16, 64], "weight_decay": [0.0, 0.001]}
     with planted(tmp_path, grid=grid) as store:
-        shown = open_page(render(page_of(store, resamples=0)), width=width)
+        shown = open_page(render(page_of(store)), width=width)
     draw_all(shown)
     assert shown.locator("#scatter .legendtext").count() == 9  # eight settings and a line
     assert shown.locator("#scatter .nsewdrag").first.bounding_box()["height"] > 200
@@ -145,7 +145,7 @@ def test_hostile_names_are_only_text(open_page, tmp_path):
         failed=1,
     )
     with store:
-        shown = open_page(render(page_of(store, resamples=0)))
+        shown = open_page(render(page_of(store)))
     draw_all(shown)
     shown.locator("#scatter select").first.select_option(label=LINK)
     assert caption(shown).startswith(f"{LINK} and gap")

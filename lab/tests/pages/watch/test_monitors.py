@@ -12,6 +12,7 @@ from pages.watch.visits import add_rows, new_study, row, state
 from spiritlevel.training import FlatnessMonitor
 from spiritlevel.training.monitor.rows import open_sinks
 from spiritlevel_lab.pages.watch import Watched, monitors, reading
+from spiritlevel_lab.population.storage import copies
 from training.learning_rate.rates_problem import small_network
 
 
@@ -182,5 +183,5 @@ def test_read_once_while_nothing_changes(tmp_path, monkeypatch):
 
 
 def test_stamps_of_files_that_are_not_there(tmp_path):
-    assert reading.stamp([tmp_path / "none"]) == (None,)
+    assert copies.stamp([tmp_path / "none"]) == (None,)
     assert reading.is_settled((None,))

@@ -11,7 +11,7 @@ from publishing.series import joint_density, svg
 from spiritlevel.records.content import Figure, Panels, Series
 from spiritlevel_lab.papers import find
 from spiritlevel_lab.papers.judgement import judged
-from spiritlevel_lab.papers.paper_000.flatness_panels import density_line
+from spiritlevel_lab.papers.recipes.figures import density_line
 
 HELD, NOT, OPEN = "held", "not held", "undecided"
 

@@ -11,14 +11,14 @@ from torch.nn import functional as F
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.checkpoints import load_checkpoint
 from spiritlevel.inputs.models import build
-from spiritlevel_lab.papers.paper_000 import tasks_trace as trace
+from spiritlevel_lab.papers.paper_000 import table_1 as trace
+from spiritlevel_lab.papers.paper_000.fig_7 import copy_backbone
 from spiritlevel_lab.papers.paper_000.table_7 import StoppingArguments, stops
 from spiritlevel_lab.papers.paper_000.tasks_dynamics import Moment, moment_at
-from spiritlevel_lab.papers.paper_000.tasks_transfer import copy_backbone
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.run_results import EpochRow
 from spiritlevel_lab.population.runs.running import run_one
-from spiritlevel_lab.population.settings.stop import StopSettings
+from spiritlevel_lab.population.settings.sections import StopSettings
 
 pytestmark = pytest.mark.sampled(4)  # the others at night
 

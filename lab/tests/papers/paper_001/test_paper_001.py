@@ -7,7 +7,7 @@ from scipy import stats
 
 from papers.known_rows import judged, rows_of, students
 from spiritlevel_lab.claims import numbers
-from spiritlevel_lab.claims.contrasts import difference, groups_of, lower_in
+from spiritlevel_lab.claims.contrasts import difference, lower_in
 from spiritlevel_lab.papers import find
 from spiritlevel_lab.papers.paper_001.fig_5 import distances
 
@@ -30,11 +30,6 @@ def test_differences_are_paired_by_seed():
     assert (found.value, found.low, found.high) == students([1.0, 2.0, 4.0])
     assert found.n == 3  # no partner, no number: not counted
     assert lower_in(plain, changed, "m") == "lower in 3 of 3 pairs"
-
-
-def test_groups_stand_in_the_order_asked_for():
-    rows = [{"v": "b"}, {"v": "a"}]
-    assert list(groups_of(rows, "v", ("c", "a", "b"))) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

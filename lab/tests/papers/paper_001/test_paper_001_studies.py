@@ -5,10 +5,10 @@ import dataclasses
 import numpy
 import pytest
 
+from publishing.recorded import Record
 from publishing.render import render
 from publishing.results import ScaleResult
 from spiritlevel_lab.papers import find
-from spiritlevel_lab.papers.records import Record
 from spiritlevel_lab.population import control
 
 pytestmark = pytest.mark.sampled(3)  # the others at night

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel_lab import Study
-from spiritlevel_lab.papers.paper_002.class_separation import (
+from spiritlevel_lab.papers.paper_002.tasks_class_separation import (
     FEATURES,
     Clouds,
     fit_logistic,
@@ -20,7 +20,7 @@ from spiritlevel_lab.papers.paper_002.class_separation import (
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.runs.run_data import derived_generator
 from spiritlevel_lab.population.runs.running import run_one
-from spiritlevel_lab.population.settings.measuring import MeasureSettings
+from spiritlevel_lab.population.settings.sections import MeasureSettings
 
 pytestmark = pytest.mark.sampled(3)  # the others at night
 

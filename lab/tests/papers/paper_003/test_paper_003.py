@@ -20,7 +20,7 @@ from spiritlevel_lab.papers import find
 from spiritlevel_lab.papers.judgement import judged
 from spiritlevel_lab.papers.paper_003.fig_1 import COUNTERPARTS, LARGEST, TRACE, VERSIONS, WORDS
 from spiritlevel_lab.papers.paper_003.fig_3 import BY_LAYER, KAPPA, MAX, NETWORK, SUM
-from spiritlevel_lab.papers.paper_003.rescaling import KINDS, output_change, rescaled
+from spiritlevel_lab.papers.paper_003.tasks_networks import KINDS, output_change, rescaled
 from spiritlevel_lab.population import control
 from spiritlevel_lab.population.runs.running import run_one
 

@@ -100,8 +100,8 @@ def test_statistics_are_those_of_the_study_that_trained_them(tmp_path):
     )
     rows = []
     with run(trained, tmp_path / "trained") as store:
-        expected = statistics(store, target="gap", resamples=100).to_dict()
-        by_error = statistics(store, target="error_gap", resamples=0).to_dict()
+        expected = statistics(store, target="gap").to_dict()
+        by_error = statistics(store, target="error_gap").to_dict()
         for settings in store.settings():
             start = tmp_path / f"start{settings.seed}.safetensors"
             save_checkpoint(build("mlp", seed=settings.seed, hidden=6).double(), start)
@@ -116,8 +116,8 @@ def test_statistics_are_those_of_the_study_that_trained_them(tmp_path):
     arguments = (*MODEL, *DATA, *measures, "--test", "digits", "--out", tmp_path / "given")
     command("measure", tmp_path / "runs.csv", *arguments)
     with Store.open(tmp_path / "given") as store:
-        same(statistics(store, target="gap", resamples=100).to_dict(), expected)
-        same(statistics(store, target="error_gap", resamples=0).to_dict(), by_error)
+        same(statistics(store, target="gap").to_dict(), expected)
+        same(statistics(store, target="error_gap").to_dict(), by_error)
         after = Population.of(store)
     for one, other in zip(before.rows, after.rows, strict=True):
         for key in (*before.axes, "seed", *before.measures, "train_loss", "gap", "test_error"):
@@ -240,7 +240,7 @@ def test_a_network_whose_loss_is_not_a_number_has_no_measures(tmp_path):
     assert "relative.kappa" not in first
     assert all("relative.kappa" in row for row in others)
     with Store.open(tmp_path / "store") as store:
-        assert statistics(store, target="accuracy", resamples=0)["relative.kappa"].spearman.n == 7
+        assert statistics(store, target="accuracy")["relative.kappa"].spearman.n == 7
 
 
 # -- what a store of given networks shows ----------------------------------------------------------
@@ -250,7 +250,7 @@ def test_report_watch_and_export(tmp_path):
     pytest.importorskip("plotly")
     store = tmp_path / "store"
     command("measure", write(tmp_path / "runs"), *ALL, "--out", store)
-    shown = command("report", store, "--resamples", 0, "--html", tmp_path / "page.html").stdout
+    shown = command("report", store, "--html", tmp_path / "page.html").stdout
     assert "No measure can be judged by the accuracy: any of lr and batch_size may" in shown
     assert "Judged over 8 networks of 4 settings" in shown
     page = (tmp_path / "page.html").read_text("utf-8")
@@ -280,5 +280,5 @@ def test_without_outcomes_they_are_measured_and_not_judged(tmp_path):
     assert "measured and nothing can be judged" in " ".join(shown.split())
     assert "no outcome is known of them" in command("report", tmp_path / "store", code=1).stderr
     command("measure", table, *ALL, "--out", tmp_path / "store")  # and now with one
-    shown = command("report", tmp_path / "store", "--resamples", 0).stdout
+    shown = command("report", tmp_path / "store").stdout
     assert "judged by the accuracy" in shown

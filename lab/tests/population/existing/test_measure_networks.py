@@ -48,7 +48,7 @@ def test_numbers_are_those_of_measure_and_modules_stay_as_they_are():
         assert (row["network"], row["num_train"], row["num_test"]) == (name, 60, 60)
         for old, new in zip(before[name], model.parameters(), strict=True):
             assert torch.equal(old, new)
-    assert statistics(found, target="accuracy", resamples=0)["norms.weight"].spearman.n == 8
+    assert statistics(found, target="accuracy")["norms.weight"].spearman.n == 8
 
 
 def test_checkpoints_are_loaded_into_what_the_factory_builds(tmp_path):

@@ -197,7 +197,7 @@ def test_a_run_that_fails_is_kept_with_its_reason_and_the_others_go_on(tmp_path,
         reason = now.failures[0][1]
         assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in reason
         assert re.search(r"\(modules/linear.py, line \d+\)", reason)
-        assert statistics(store, resamples=0).without_target == 1
+        assert statistics(store).without_target == 1
     with resume(tmp_path / "study") as store:
         assert [row["attempt"] for row in store.rows("runs")] == [2, 1]
     assert "1 of 2 runs failed" in cli("resume", tmp_path / "study", code=1).stderr
@@ -216,7 +216,7 @@ def test_executors_are_checked(tmp_path):
 
 def test_statistics_are_those_of_the_rows(tmp_path):
     with run(tiny(), tmp_path) as store:
-        rows, found = Population.of(store).rows, statistics(store, target="error_gap", resamples=0)
+        rows, found = Population.of(store).rows, statistics(store, target="error_gap")
     gaps = [row["train_accuracy"] - row["test_accuracy"] for row in rows]
     own = spearman([row["head.trace"] for row in rows], gaps)
     assert found["head.trace"].spearman == own
@@ -248,8 +248,8 @@ def test_run_status_report_export_and_resume(tmp_path):
     assert cli("status", out).stdout == "tiny: 6 of 6 runs done\n"
     now = json.loads(cli("status", out, "--json", "-").stdout)
     assert (now["done"], now["total"], now["seconds_left"]) == (6, 6, 0.0)
-    assert "head.trace" in cli("report", out, "--resamples", "0").stdout
-    found = json.loads(cli("report", out, "--json", "-", "--resamples", "0").stdout)
+    assert "head.trace" in cli("report", out).stdout
+    found = json.loads(cli("report", out, "--json", "-").stdout)
     assert found["measures"]["head.trace"]["judged"]["n"] == 6
     assert "runs.csv" in cli("export", out, "--out", tmp_path / "t").stdout.replace("\n", "")
     assert "6 of 6 runs done; 0 of them now" in cli("resume", out).stdout

@@ -69,7 +69,7 @@ def test_a_task_goes_into_the_store_and_out_into_tables_and_statistics(tmp_path)
     with Store.create(tmp_path / "store", study()) as store:
         assert execute(store).done == 8
         rows = Population.of(store).rows
-        found = statistics(store, target="spread", resamples=0)
+        found = statistics(store, target="spread")
         assert store.rows("epochs") == []
         assert not (store.folder / "checkpoints").exists()
     assert [row["task.count"] for row in rows] == [5] * 4 + [50] * 4
@@ -126,7 +126,7 @@ def test_the_target_of_a_task_differs_between_runs_and_others_are_named(tmp_path
 def test_a_task_may_have_a_gap_of_its_own(tmp_path):
     with Store.create(tmp_path / "store", named("gap")) as store:
         execute(store)
-        assert statistics(store, target="gap", resamples=0).n == 4
+        assert statistics(store, target="gap").n == 4
 
 
 def named(name: str) -> Study:

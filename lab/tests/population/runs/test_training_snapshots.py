@@ -11,7 +11,7 @@ from population.tiny_study import lasting, tiny
 from spiritlevel.inputs.models import mlp, registry
 from spiritlevel_lab import Store, execute
 from spiritlevel_lab.population.executors import local
-from spiritlevel_lab.population.runs import measuring, training_snapshots
+from spiritlevel_lab.population.runs import running, training_snapshots
 from spiritlevel_lab.population.runs.running import run_one
 from spiritlevel_lab.population.runs.training_snapshots import UNFINISHED, packed, unpacked
 
@@ -127,7 +127,7 @@ def test_the_rest_is_trained_and_the_bits_are_the_same(changes, tmp_path):
 def test_what_was_interrupted_while_it_was_measured_is_not_trained_again(tmp_path, monkeypatch):
     settings, epochs = only(), []
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "measure_network", lambda *_: (_ for _ in ()).throw(SystemExit))
+        patch.setattr(running, "measure_network", lambda *_: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             run_one(settings, unfinished=tmp_path / UNFINISHED)
     found = run_one(settings, unfinished=tmp_path / UNFINISHED, on_epoch=until(None, epochs))
@@ -147,7 +147,7 @@ def test_a_training_is_saved_once_more_when_it_ends(tmp_path, monkeypatch):
 
     settings = only(training=TRAINING | {"epochs": 4})  # saved after the third
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "measure_network", lambda *_: (_ for _ in ()).throw(SystemExit))
+        patch.setattr(running, "measure_network", lambda *_: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             run_one(settings, unfinished=tmp_path / UNFINISHED, on_epoch=two_seconds)
     run_one(settings, unfinished=tmp_path / UNFINISHED, on_epoch=until(None, again))

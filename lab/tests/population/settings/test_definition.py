@@ -10,8 +10,11 @@ import spiritlevel as sl
 from population.tiny_study import tiny
 from spiritlevel_lab import Study, find
 from spiritlevel_lab.population import control
-from spiritlevel_lab.population.settings.interventions import InterventionSettings
-from spiritlevel_lab.population.settings.sections import DataSettings, ModelSettings
+from spiritlevel_lab.population.settings.sections import (
+    DataSettings,
+    InterventionSettings,
+    ModelSettings,
+)
 
 YAML = """
 name: mine

@@ -70,7 +70,7 @@ def seen(folder: pathlib.Path) -> dict:
 
     def numbers():
         with Store.open(folder) as store:
-            return statistics(Population.of(store), resamples=0).to_dict()
+            return statistics(Population.of(store)).to_dict()
 
     def report():
         with Store.open(folder) as store:

@@ -88,7 +88,7 @@ def test_every_command_that_reads(finished, place, capsys, monkeypatch):
 
 def look_at(folder: pathlib.Path, out: pathlib.Path) -> None:
     run("study", "status", folder)
-    run("study", "report", folder, "--html", out / "page.html", "--resamples", 0)
+    run("study", "report", folder, "--html", out / "page.html")
     run("study", "export", folder, "--out", out / "tables")
     run("study", "figures", folder, "--out", out / "figures", "--measures", "head.trace")
     run("watch", folder, "--json", out / "watch.json")

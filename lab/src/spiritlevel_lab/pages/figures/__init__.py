@@ -1,10 +1,8 @@
 """Pictures of studies; they are drawn and saved as those of `spiritlevel.pages.figures`."""
 
-from .boxplots import boxes
-from .dynamics import training
 from .forest import correlations
 from .heatmap import agreement
-from .profiles import layer_profile
+from .quartiles import boxes, layer_profile, training
 from .scatter import bound, measure_against
 from .studies import StudyFigures, study_figures
 

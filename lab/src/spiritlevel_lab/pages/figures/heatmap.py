@@ -11,6 +11,7 @@ from spiritlevel.pages.figures.style import COLUMN, PAGE, PRINT_FONT, new_axes, 
 
 from ...population.population import Population
 from ...population.storage.store import Store
+from ...statistics import spearman
 from .columns import finished, pairs
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def agreement(
         for j, other in enumerate(columns):
             points = pairs(one, other)
             counts.append(len(points.x))
-            cells[i, j] = _rank_correlation(np, points.x, points.y)
+            cells[i, j] = spearman(points.x, points.y).value
     side = COLUMN if len(names) <= ONE_COLUMN else min(PAGE, 1.6 + 0.34 * len(names))
     ax = new_axes(ax, side, side * 0.92)
     _draw_cells(ax, cells, names, numbers=len(names) <= MOST_NUMBERS)
@@ -86,15 +87,3 @@ def _number(value: float) -> str:
     ('-.73', '.00', '1.00')
     """
     return "–" if math.isnan(value) else f"{round(value, 2) + 0.0:.2f}".replace("0.", ".", 1)
-
-
-def _rank_correlation(np: Any, x: Sequence[float], y: Sequence[float]) -> float:
-    if len(x) < 4 or min(x) == max(x) or min(y) == max(y):
-        return math.nan
-    return float(np.corrcoef(_ranks(np, x), _ranks(np, y))[0, 1])
-
-
-def _ranks(np: Any, values: Sequence[float]) -> Any:
-    """Ranks of the values; ties get their middle rank."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,11 +16,9 @@ from spiritlevel.pages.figures.style import COLOURS, COLUMN, MARKERS, PAGE, PRIN
 from ...population.population import Population
 from ...population.population_statistics import side_by_side
 from ...statistics import StudyStatistics
-from .boxplots import boxes
-from .dynamics import training
 from .forest import correlations
 from .heatmap import agreement
-from .profiles import layer_profile
+from .quartiles import boxes, layer_profile, training
 from .scatter import BOUND, VIEWS, View, bound, measure_against, small_legend
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def study_figures(
             left_out |= {f"training-{name}": why, f"boxes-{name}": why}
             continue
         if population.outcomes is None:
-            drawn[f"training-{name}"] = _training_by(population, axis)
+            drawn[f"training-{name}"] = functools.partial(_training, population, axis)
         panel = _box_panel(population, axis)
         widest = max(len(value) for value in population.groups(axis))
         high = PANEL if number * max(widest, 6) <= ROOM else TALL_PANEL
@@ -227,10 +226,6 @@ def _view_panel(
     return lambda ax, name: measure_against(
         population, name, judged=statistics[name].judged, ax=ax, **look
     )
-
-
-def _training_by(population: Population, axis: str) -> Callable[[], Figure]:
-    return lambda: _training(population, axis)
 
 
 def _training(population: Population, by: str | None) -> Figure:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from spiritlevel.measures import names
-from spiritlevel.records.content import Cards, Page, Section, Text
+from spiritlevel.records.content import Cards, Cell, Column, Page, Part, Section, Table, Text
 from spiritlevel.results import Progress
 
 from ...population import population_statistics
+from ...population.outcome_names import TARGETS
 from ...population.population import Population, label
 from ...population.registry import SECTIONS, registered_task
 from ...population.runs.outcomes import DIVERGED
@@ -16,17 +17,15 @@ from ...population.settings.definition import Study, place
 from ...population.settings.networks import axes_of
 from ...population.storage.store import Store
 from ...statistics import StudyStatistics
-from ..study_answer import StudyAnswer, answer
+from ...statistics.tables import coefficients_table, lines_table, others_table, rounded
+from ...statistics.text import if_independent
+from ..study_answer import StudyAnswer, answer, in_words
 from ..study_sections import leading_sections
 from . import (
-    study_correlations,
     study_figures,
-    study_outcomes,
     study_pairs,
-    study_tables,
-    study_training,
 )
-from .study_words import machines, named, title
+from .study_words import machines, named, setting, title
 
 TITLE = "do the measures say how well the networks generalize?"
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Study)}
@@ -36,7 +35,6 @@ def page_of(
     store: Store,
     *,
     target: str = "gap",
-    resamples: int = 2000,
     population: Population | None = None,
     statistics: StudyStatistics | None = None,
     said: StudyAnswer | None = None,
@@ -47,21 +45,18 @@ def page_of(
     Args:
         store: of the study.
         target: what the measures are judged by: an outcome, or a measure of the study.
-        resamples: of the bootstrap, for this target; 0 leaves it out.
         population: of the same store, where it was read already.
-        statistics: for this target, where they were computed already, with their bootstrap.
+        statistics: for this target, where they were computed already.
         said: what these say, where it is known already.
         progress: called as progress(done, total, what), once the statistics are there.
     """
     study = store.study
     population = Population.of(store) if population is None else population
     if statistics is None:
-        statistics = population_statistics.statistics(
-            population, target=target, resamples=resamples
-        )
+        statistics = population_statistics.statistics(population, target=target)
     said = answer(population, statistics, target) if said is None else said
     leading = leading_sections(study, population.rows)
-    outcomes, pairs = study_outcomes.outcomes(said), None
+    outcomes, pairs = study_pairs.outcomes(said), None
     if outcomes is not None and leading is not None:  # which come first: they are what was asked
         sentences = [said.found, *said.sentences]
         outcomes = dataclasses.replace(outcomes, parts=[Text(sentences), *outcomes.parts])
@@ -71,15 +66,15 @@ def page_of(
         *([] if leading is None else leading.sections),
         outcomes,
         _missing(population),
-        study_correlations.correlations(statistics, target),
+        correlations(statistics, target),
         pairs,
         study_pairs.bound(population),
-        study_training.dynamics(population),
+        study_figures.dynamics(population),
         study_figures.boxes(population),
         study_figures.layers(population),
         study_figures.heatmap(population),
-        study_correlations.independent(statistics, target),
-        study_tables.runs(population),
+        independent(statistics, target),
+        runs(population),
         _cards(population),
     ]
     return Page(
@@ -190,3 +185,93 @@ def _used(study: Study, task: str) -> tuple[str, ...]:
     varied = {place(key)[0] for key in study.grid}
     varied |= {place(key)[0] for changes in study.variants.values() for key in changes}
     return tuple(n for n in SECTIONS if n in varied or getattr(study, n) != DEFAULTS[n])
+
+
+TRAINED = (  # of runs that train
+    Column("ended by", "Why training ended: epochs, a loss or an accuracy reached, diverged"),
+    Column("epochs"),
+)
+
+
+def runs(population: Population) -> Section:
+    """Every run, and why some have no numbers."""
+    outcomes = [
+        name
+        for name in (*population.targets, "train_loss")
+        if any(name in r for r in population.rows)
+    ]
+    trained = population.outcomes is None  # and not given as they are
+    several = len(population.machines) > 1
+    columns = [
+        Column("run", "Hash of its settings: the name of its checkpoint"),
+        *([] if trained else [Column("network", "As the table or the folder calls it")]),
+        Column("state"),
+        *(Column(axis) for axis in population.varied),
+        *(TRAINED if trained else ()),
+        *(Column(name, _meaning(name, trained=trained)) for name in outcomes),
+        Column("seconds", f"Spent on {'training and ' if trained else ''}measuring"),
+        *([Column("machine", "Number in the list of machines")] if several else []),
+    ]
+    rows: list[list[Cell]] = [
+        [
+            row["run"],
+            *([] if trained else [row["network"]]),
+            row["status"],
+            *(setting(row[axis]) for axis in population.varied),
+            *([row["outcome"], row.get("epoch")] if trained else []),
+            *(rounded(row.get(name)) for name in outcomes),
+            rounded(row["seconds"]),
+            *([row["machine"]] if several else []),
+        ]
+        for row in population.rows
+    ]
+    parts: list[Table] = [Table(columns, rows, id="runs", title=f"All {len(rows)} runs")]
+    if failures := _failures(population):
+        parts.insert(0, failures)
+    return Section("runs-section", "Runs", parts, folded=True)
+
+
+def _meaning(name: str, *, trained: bool) -> str:
+    return TARGETS.get(name, "At the last epoch" if trained else "")
+
+
+def _failures(population: Population) -> Table | None:
+    failed = [row for row in population.rows if row["status"] == "failed"]
+    if not failed:
+        return None
+    columns = [Column("run"), *map(Column, population.varied), Column("attempts"), Column("error")]
+    rows: list[list[Cell]] = [
+        [
+            row["run"],
+            *(setting(row[axis]) for axis in population.varied),
+            row["attempt"],
+            row["error"],
+        ]
+        for row in failed
+    ]
+    caption = "Try them again with: spiritlevel study resume FOLDER"
+    return Table(columns, rows, id="failures", title="Runs that failed", caption=caption)
+
+
+def correlations(statistics: StudyStatistics, target: str) -> Section | None:
+    """The number that judges each measure, with what weakens it; the strongest come first."""
+    if not statistics.measures:
+        return None
+    judged = statistics.judged(in_words(target))
+    judged = dataclasses.replace(judged, caption=f"{title(target)}. {judged.caption}")
+    notes = Text(statistics.notes(), bullets=True)
+    parts: list[Part] = [judged, notes, others_table(statistics.rows)]
+    return Section("correlations-section", "What it rests on", parts)
+
+
+def independent(statistics: StudyStatistics, target: str) -> Section | None:
+    """All intervals and p that take the runs as independent, folded up."""
+    if not statistics.measures:
+        return None
+    said = Text([if_independent(statistics)])
+    parts: list[Part] = [
+        said,
+        coefficients_table(statistics.rows),
+        lines_table(statistics.rows, target),
+    ]
+    return Section("independent-section", "If all runs were independent", parts, folded=True)

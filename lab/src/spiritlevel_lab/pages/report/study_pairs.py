@@ -1,4 +1,4 @@
-"""Every measure against every target: the points once, the statistics of each pair in words."""
+"""Every measure with every outcome: what judges each pair, and the points themselves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from spiritlevel.results import Progress
 from ...population.outcome_names import TARGETS
 from ...population.population import Population, label
 from ...statistics import Association, Associations, Correlation, Regression, regression
-from ..study_answer import StudyAnswer, cell_of, chance, in_words
-from .study_words import finite, number, quartiles, setting, short, title
+from ...statistics.tables import rounded
+from ..study_answer import StudyAnswer, chance, in_words, strength
+from .study_words import finite, quartiles, setting, short, title
 
 MOST_CELLS = 6000  # of the table below the picture; beyond, each measure is summed up in a row
 MOST_COLOURS = 16  # settings that can be told apart by colour and shape
@@ -98,7 +99,7 @@ def bound(population: Population) -> Section | None:
         "identity": "bound = gap",
     }
     rows = [
-        [row["run"], number(row[BOUND]), number(row["gap"])]
+        [row["run"], rounded(row[BOUND]), rounded(row["gap"])]
         for row in population.done
         if row.get(BOUND) is not None and "gap" in row
     ]
@@ -114,6 +115,11 @@ def _points(
 ) -> dict[str, Any]:
     """Columns of numbers, each once, whatever the views show of them."""
     rows = population.done
+
+    def column(name: str) -> dict[str, Any]:
+        values = [rounded(row.get(name)) for row in rows]
+        return {"name": name, "title": title(name), "values": values}
+
     settings = _whole_settings(population)
     for axis in population.varied:
         labels = list(population.groups(axis))
@@ -123,22 +129,8 @@ def _points(
     return {
         "runs": [row["run"] for row in rows],
         "settings": settings,
-        "measures": [
-            {
-                "name": name,
-                "title": title(name),
-                "values": [number(row.get(name)) for row in rows],
-            }
-            for name in measures
-        ],
-        "targets": [
-            {
-                "name": name,
-                "title": title(name),
-                "values": [number(row.get(name)) for row in rows],
-            }
-            for name in targets
-        ],
+        "measures": [column(name) for name in measures],
+        "targets": [column(name) for name in targets],
     }
 
 
@@ -177,7 +169,7 @@ def _pair(
 
 def _words(rho: Correlation, found: Association | None) -> str:
     """What judges the pair; where nothing does, how many points there are."""
-    if found is not None and (cell := cell_of(found.judged)) is not None:
+    if found is not None and (cell := found.judged.cell) is not None:
         judged = found.judged
         p = "" if math.isnan(found.p) else f"; {chance(found.p)} after Holm's correction"
         return f"Spearman's ρ = {cell}{p}, n = {judged.n}."
@@ -211,7 +203,7 @@ def _values(population: Population, measures: Sequence[str], targets: Sequence[s
         [
             row["run"],
             *(setting(row[axis]) for axis in population.varied),
-            *(number(row.get(name)) for name in (*targets, *measures)),
+            *(rounded(row.get(name)) for name in (*targets, *measures)),
         ]
         for row in population.done
     ]
@@ -234,3 +226,57 @@ def _summed_up(population: Population, names: Sequence[str]) -> Table:
         caption=f"{len(population.done)} runs are too many to list with every measure: "
         "to get all numbers as tables: spiritlevel study export FOLDER",
     )
+
+
+def outcomes(said: StudyAnswer) -> Section | None:
+    """Panels side by side, one for each outcome; the strongest measure stands on top."""
+    if said.best is None:
+        return None
+    first = next(iter(said.outcomes.values()))
+    names = sorted(first, key=lambda name: strength(first[name]), reverse=True)
+    words = {outcome: in_words(outcome) for outcome in said.outcomes}
+    panels = [
+        _panel(words[outcome], [found.get(name) for name in names])
+        for outcome, found in said.outcomes.items()
+    ]
+    columns = [Column("measure")]
+    for word in words.values():
+        columns += [Column(f"ρ, {word}"), Column(f"p, {word}", "After Holm's correction")]
+    rows: list[list[Cell]] = [
+        [name, *(cell for found in said.outcomes.values() for cell in _cells(found.get(name)))]
+        for name in names
+    ]
+    caption = (
+        "Spearman's ρ: a rank correlation, from −1 to 1 (0: unrelated). Lines are intervals, the "
+        "widest of those that count what networks share; full circles are clear after Holm's "
+        "correction."
+    )
+    table = Table(columns, rows, id="outcomes-values", title="Every measure with each outcome")
+    data: dict[str, Any] = {"rows": names, "panels": panels}
+    title = "Every measure with each outcome"
+    chart = Chart("outcomes", title, "forest", data, table, caption)
+    return Section("outcomes-section", "What the measures say", [chart])
+
+
+def _panel(title: str, column: list[Association | None]) -> dict[str, Any]:
+    cells = [None if found is None else found.judged.cell for found in column]
+    return {
+        "title": title,
+        "values": [None if cell is None else rounded(cell.value) for cell in cells],
+        "low": [None if cell is None else rounded(cell.low) for cell in cells],
+        "high": [None if cell is None else rounded(cell.high) for cell in cells],
+        "clear": [found is not None and found.is_clear for found in column],
+        "notes": ["" if found is None else _note(found) for found in column],
+    }
+
+
+def _note(found: Association) -> str:
+    cell = found.judged.cell
+    if cell is None or math.isnan(found.p):
+        return f"{'' if cell is None else f'ρ = {cell}, '}{found.judged.reason}"
+    p = f"{chance(found.p)} after Holm's correction"
+    return f"ρ = {cell}, {p}, n = {found.judged.n}; {found.judged.counted}"
+
+
+def _cells(found: Association | None) -> tuple[Cell, Cell]:
+    return (None, None) if found is None else (found.judged.cell, rounded(found.p, 2))

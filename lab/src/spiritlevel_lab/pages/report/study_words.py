@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from spiritlevel.records.content import Cell
 
 from ...population.outcome_names import TARGETS
 from ...population.population import label
+from ...statistics.tables import rounded
 
 
 def short(value: float) -> str:
@@ -64,22 +66,6 @@ def setting(value: Any) -> Cell:
     return value if isinstance(value, int | float) else label(value)
 
 
-def number(value: Any) -> float | None:
-    """Six digits, which is more than a picture or table can show; None unless finite.
-
-    >>> number(1.23456789), number(float("nan")), number(None)
-    (1.23457, None, None)
-    """
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.6g}")
-
-
-def two_digits(p: float | None) -> float | None:
-    """A p-value with two digits, which is more than is known of it."""
-    return number(None if p is None or math.isnan(p) else float(f"{p:.2g}"))
-
-
 def finite(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     """The column's numbers, without those that are missing or not finite."""
     values = (row.get(name) for row in rows)
@@ -87,16 +73,12 @@ def finite(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 
 def quartiles(values: Sequence[float]) -> list[float | None]:
-    """Smallest, quarter, median, three quarters, largest; linear between neighbours.
+    """Smallest, quarter, median, three quarters, largest; linear between neighbours. None without.
 
     >>> quartiles([1.0, 2.0, 3.0, 4.0])
     [1.0, 1.75, 2.5, 3.25, 4.0]
     """
-    ordered = sorted(values)
-    cuts = []
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        place = share * (len(ordered) - 1)
-        below = math.floor(place)
-        above = min(below + 1, len(ordered) - 1)
-        cuts.append(number(ordered[below] + (place - below) * (ordered[above] - ordered[below])))
-    return cuts
+    if len(values) < 2:
+        return [rounded(value) for value in values or (None,)] * 5
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return [rounded(value) for value in (min(values), low, middle, high, max(values))]

@@ -17,10 +17,10 @@ from spiritlevel.ground.errors import SpiritlevelError
 
 from ...population.storage import schema
 from ...population.storage.checksums import has_checksums
-from ...population.storage.copies import copy_store, files_of
+from ...population.storage.copies import copy_store, files_of, stamp
 from ...population.storage.database import DATABASE, FAILURES, check_tables, version_of
 from ...population.storage.refusals import refuse_loss, refuse_without_log
-from .reading import Unreadable, cause, stamp
+from .reading import Unreadable, cause
 
 TRIES = 5
 PATIENCE = 1.0  # seconds

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
-import pathlib
 import time
-from collections.abc import Sequence
 from typing import Any
 
+from ...population.storage.copies import Stamp
+
 SETTLED = 2.0  # seconds; file systems give writes within one tick of their clock the same time
-Stamp = tuple[tuple[str, int, int, int] | None, ...]
 
 
 class Unreadable(Exception):
     """Nothing to show for now; the text says why, and what makes it go on."""
-
-
-def stamp(paths: Sequence[pathlib.Path]) -> Stamp:
-    """What changes whenever one of the files does; None stands for one that is not there."""
-    return tuple(_stamp(path) for path in paths)
-
-
-def _stamp(path: pathlib.Path) -> tuple[str, int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return str(path), status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def is_settled(stamp: Stamp) -> bool:

@@ -9,10 +9,10 @@ import pathlib
 import threading
 from typing import Any
 
-from ...population.storage.copies import files_of
+from ...population.storage.copies import Stamp, files_of, stamp
 from ...population.storage.database import DATABASE
 from .monitors import SUFFIXES, monitor_state
-from .reading import Stamp, Unreadable, is_settled, stamp
+from .reading import Unreadable, is_settled
 from .studies import study_state
 
 MOST_MONITORS = 12  # the newest files of a folder

@@ -14,8 +14,9 @@ from ...claims.numbers import plain
 from ...claims.population import GAP
 from ...claims.rows import column
 from ...claims.settings import judged_of
-from .flatness_panels import FLATNESS, flatness_density, marks
-from .table_3 import HEAD, by_optimizer_and_rate
+from ..recipes.figures import density, marks
+from ..recipes.runs import drawn
+from .table_3 import FLATNESS, HEAD, by_optimizer_and_rate
 
 BOUND = "bound.generalization"
 LOOSE = 10.0  # times the gap, from which on a bound says nothing about it
@@ -86,16 +87,16 @@ def _figure(rows: Sequence[Row]) -> Panels | None:
         points=True,
         title="Fig. 3 (b)",
     )
-    label = "generalization gap"
     groups: dict[str, list[Row]] = {}
     for (optimizer, _), group in by_optimizer_and_rate(rows).items():
         groups.setdefault(optimizer, []).extend(group)
+    shared = (groups, HEAD, GAP, FLATNESS, "generalization gap")
     return Panels(
         [
             envelope,
-            marks(groups, GAP, label, "Fig. 3 (a); Fig. 8, ResNet-18"),
-            marks(groups, GAP, label, "the same, logarithmic axis", log_x=True),
-            flatness_density(rows, GAP, "density of flatness"),
+            marks(*shared, "Fig. 3 (a); Fig. 8, ResNet-18"),
+            marks(*shared, "the same, logarithmic axis", log="x"),
+            density(drawn(rows, HEAD, GAP), HEAD, FLATNESS, "density of flatness"),
         ],
         columns=2,
     )

@@ -15,8 +15,7 @@ from ...claims.numbers import IntervalEstimate, plain, widest_mean
 from ...claims.population import GAP, finite_rows
 from ...claims.rows import OUTCOMES, column
 from ...statistics import spearman
-from .flatness_panels import FLATNESS
-from .table_3 import ADAMW, HEAD, SGD, ByRate, by_optimizer_and_rate
+from .table_3 import ADAMW, FLATNESS, HEAD, SGD, ByRate, by_optimizer_and_rate
 
 ALIKE = ("batch_size", "weight_decay", "seed")  # what networks that are compared share
 SHOWN = {HEAD: FLATNESS, **OUTCOMES}

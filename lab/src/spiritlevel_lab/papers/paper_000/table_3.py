@@ -29,6 +29,7 @@ from ...claims.settings import judged_of, levels_tables, partial_of
 from ...statistics import Judged, Regression, regression, spearman
 
 STUDY, HEAD = "000-table-3", "head.kappa"
+FLATNESS = "relative flatness of the head"
 SGD, ADAMW = "SGD", "AdamW"
 OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW}  # by how the names of the variants begin
 ByRate = dict[tuple[str, float], list[Row]]  # optimizer and learning rate

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from spiritlevel.records.content import Cell, Figure, Table
 
-from ...claims.contrasts import factor, groups_of, line
+from ...claims.contrasts import factor, line
 from ...claims.experiment import Experiment, Outcome, Row
 from ...claims.findings import below, verdict
 from ...claims.numbers import IntervalEstimate, mean
-from ...claims.rows import column
+from ...claims.rows import column, grouped
 from .tasks_dynamics import ACCURACY, FIRST, FLATNESS, MIRRORED, SHARES, distinct_shares
 
 VARIANTS = ("slow", "fast")
@@ -21,7 +21,8 @@ NAMES = ("test accuracy", "gap of the accuracies", "relative flatness of the hea
 
 def analyse(experiment: Experiment, rows: Sequence[Row]) -> Outcome:
     """Does flatness fall from the first epoch to the last, and against the accuracy?"""
-    groups = groups_of(rows, "variant", VARIANTS)
+    by_variant = grouped(rows, "variant")
+    groups = {each: by_variant[each] for each in VARIANTS if each in by_variant}
     shares = distinct_shares(rows, FLATNESS)
     table: list[list[Cell]] = [
         [

@@ -20,10 +20,9 @@ from ...claims.experiment import Experiment, Outcome, Row
 from ...claims.findings import Finding, fact, verdict
 from ...population.registry import read_task, task
 from ...population.run_results import RunResult
-from ...population.runs.measuring import complete
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
-from ...population.runs.running import train
+from ...population.runs.running import complete, train
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
 from ..recipes.recipe import outcome

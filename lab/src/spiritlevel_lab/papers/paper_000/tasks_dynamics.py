@@ -12,10 +12,9 @@ from spiritlevel.ground.errors import SpiritlevelError
 from ...claims.experiment import Row
 from ...population.registry import NoArguments, read_task, task
 from ...population.run_results import EpochRow, History, RunResult
-from ...population.runs.measuring import complete, measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
-from ...population.runs.running import evaluate, train
+from ...population.runs.running import complete, evaluate, measure_network, train
 from ...population.runs.tasks import task_result
 from ...population.settings.run import RunSettings
 from ...statistics import spearman

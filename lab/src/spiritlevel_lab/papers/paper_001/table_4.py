@@ -17,12 +17,11 @@ from ...claims.numbers import IntervalEstimate, mean
 from ...claims.rows import column
 from ...population.registry import read_task, task
 from ...population.run_results import EpochRow, History, MeasurementRow, RunResult
-from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
-from ...population.runs.running import train
+from ...population.runs.running import measure_network, train
 from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
-from ...population.settings.stop import StopSettings
+from ...population.settings.sections import StopSettings
 from ..recipes.recipe import outcome
 
 STANDARD, FITTED, WEAK, STRONG = ("standard", "fitted", "weak", "strong")

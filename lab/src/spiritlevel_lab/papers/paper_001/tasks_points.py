@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +21,10 @@ from ...population.run_results import (
     RunResult,
 )
 from ...population.runs.epochs import Epochs
-from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
 from ...population.runs.run_data import RunData
-from ...population.runs.running import evaluate
+from ...population.runs.running import evaluate, measure_network
 from ...population.runs.tasks import network_result, number_row
 from ...population.runs.training_snapshots import current
 from ...population.settings.run import RunSettings
@@ -161,11 +159,3 @@ def as_tokens(images: Tensor, levels: int) -> Tensor:
             f"{images.dtype} of shape {tuple(images.shape)}. Set levels to 0 for token ids."
         )
     return (images.flatten(1).clamp(0, 1) * levels).round().long() + 1
-
-
-def steps_at(rows: Sequence[Any], points: int) -> list[float]:
-    """After how many steps the points lay; nan for those that no run came to."""
-    return [
-        next((row[key] for row in rows if row.get(key) is not None), math.nan)
-        for key in (f"{STEP}/{point}" for point in range(1, points + 1))
-    ]

@@ -10,7 +10,7 @@ from ...claims.experiment import Experiment, Outcome, Row
 from ...claims.findings import Finding, Result, above, every, shown, verdict
 from ...statistics import spearman
 from ..recipes.recipe import Recipe
-from .class_separation import FEATURES
+from .tasks_class_separation import FEATURES
 
 KAPPA, MISS = "relative.kappa", "bound.representativeness"
 FALLS = {"held": "falls", "not held": "does not fall", "undecided": "does not clearly fall"}

@@ -22,8 +22,7 @@ from ...claims.population import CONFOUNDERS, GAP, scatter, why
 from ...claims.rows import column
 from ...claims.settings import difference_of, judged_of, levels_tables, partial_of, settings_of
 from ...statistics import Judged
-from .rescaling import LAYERS, NEURONS
-from .tasks_networks import CHANGE
+from .tasks_networks import CHANGE, LAYERS, NEURONS
 
 LAYER = "[head]"  # l = 5: the weights that read the last hidden layer
 LARGEST, TRACE = f"scaled.lambda_max{LAYER}", f"scaled.trace{LAYER}"

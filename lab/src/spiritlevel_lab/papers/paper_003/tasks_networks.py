@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from typing import Any
 
@@ -11,19 +12,23 @@ from torch import Tensor, nn
 
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.checkpoints import load_checkpoint
+from spiritlevel.symmetries.named_layers import rescale_layers, rescale_neurons
 
 from ...population.registry import read_task, task
 from ...population.run_results import EpochRow, History, MeasurementRow, RunResult
-from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import DIVERGED
 from ...population.runs.run_data import derived_generator
-from ...population.runs.running import train
+from ...population.runs.running import measure_network, train
 from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
 from ...population.storage.integrity import intact_checkpoint
 from ...population.storage.store import Store
-from .rescaling import KINDS, LAYERS, NEURONS, output_change, rescaled
+
+WEIGHTED = (nn.Conv2d, nn.Linear)
+LAYERS, NEURONS = "layers", "neurons"
+KINDS = (LAYERS, NEURONS)
+CHANGE_ALLOWED = 1e-3  # of the largest output: far above rounding, far below another function
 
 CHANGE = "task.output_change"
 HESSIAN = {"scaled.trace": "task.trace", "scaled.lambda_max": "task.lambda_max"}
@@ -145,3 +150,47 @@ def _is_same(row: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 def _epoch(row: dict[str, Any]) -> EpochRow:
     return EpochRow(**{key: value for key, value in row.items() if key != "run"})
+
+
+def rescaled(
+    model: nn.Module, kind: str, *, low: float, high: float, generator: torch.Generator
+) -> nn.Module:
+    """A copy in which every layer but the last is multiplied, and the next one divided, at random.
+
+    Args:
+        model: layers in the order in which they are used, with ReLU and pooling alone between them.
+        kind: "layers" draws one factor per layer, "neurons" one per unit.
+        low: the smallest factor.
+        high: the largest.
+        generator: for the random factors.
+    """
+    paths = [path for path, module in model.named_modules() if isinstance(module, WEIGHTED)]
+    changed = model
+    for producer, consumer in itertools.pairwise(paths):
+        layer = model.get_submodule(producer)
+        count = 1 if kind == LAYERS else len(layer.weight)  # type: ignore[arg-type]
+        drawn = torch.rand(count, generator=generator, dtype=torch.float64)
+        factors = low + (high - low) * drawn
+        if kind == LAYERS:
+            changed = rescale_layers(changed, producer, consumer, float(factors))
+        else:
+            changed = rescale_neurons(changed, producer, consumer, factors)
+    return changed
+
+
+@torch.no_grad()
+def output_change(model: nn.Module, other: nn.Module, x: Tensor) -> float:
+    """The largest difference of an output, as a share of the largest output.
+
+    Raises SpiritlevelError if rounding cannot explain it: then the function has changed.
+    """
+    before, after = model(x).double(), other(x).double()
+    change = float((after - before).abs().max() / before.abs().max())
+    if not change <= CHANGE_ALLOWED:
+        raise SpiritlevelError(
+            "The study's model must be a chain of linear and convolution layers with ReLU and "
+            f"pooling alone between them, so that rescaling leaves its outputs. In this "
+            f"{type(model).__name__} they change by {change:.2g} of the largest. Choose for "
+            "example lenet5 or mlp."
+        )
+    return change

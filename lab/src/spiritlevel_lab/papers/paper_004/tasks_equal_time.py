@@ -12,13 +12,12 @@ from spiritlevel.ground.errors import SpiritlevelError
 from ...population.registry import read_task, task
 from ...population.run_results import EpochRow, RunResult
 from ...population.runs.epochs import Epochs
-from ...population.runs.measuring import measure_network
 from ...population.runs.networks import NetworkRun
 from ...population.runs.outcomes import ALL_EPOCHS, DIVERGED
-from ...population.runs.running import evaluate
+from ...population.runs.running import evaluate, measure_network
 from ...population.runs.tasks import network_result
 from ...population.settings.run import RunSettings
-from .tasks_flatness_penalty import clock
+from .table import clock
 
 SECONDS, EPOCHS = "task.training_seconds", "task.epochs"
 TOGETHER = 10  # steps between two looks at the clock, each of which waits for the GPU

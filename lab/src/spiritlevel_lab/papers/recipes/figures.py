@@ -1,31 +1,44 @@
-"""Figures of analyses: a mark for every run, or lines along the groups."""
+"""Figures of analyses: a mark for every run, plainly, by logarithms or as a density, or lines."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spiritlevel.records.content import Figure, Series
+import torch
+
+from spiritlevel.math.kde import GaussianMixture, scott
+from spiritlevel.records.content import Figure, Panels, Series
 
 from ...claims.contrasts import group_points, line
+from ...claims.experiment import Row
 from ...claims.numbers import mean
 from ...claims.rows import column
-from .runs import GroupedRuns, Spec
+from .runs import GroupedRuns, Spec, drawn
 
 Numbers = Mapping[str, Mapping[Any, Any]]  # of every group, by name
+PLACES, MARGIN = 80, 0.6  # of a density: points, and decades beyond the outermost networks
+FEWEST = 4  # networks that have a density
 
 
-def figure(spec: Spec, runs: GroupedRuns, numbers: Numbers) -> Figure:
-    """The figure of the section `figure`.
+def figure(spec: Spec, runs: GroupedRuns, numbers: Numbers) -> Figure | Panels | None:
+    """The figure of the section `figure`; None for panels without a group.
 
     Marks have the columns `x` and `y`, with `x_label` and `y_label`; the axis of x is logarithmic
     where all are positive, unless it is `linear`. Lines have `lines`, numbers of every group or
     columns, whose means are taken. They are drawn along the values of the groups, divided by the
     `unit`: that of the `first` group or the `mean` over all of them. Where groups are divided, each
     has a line of its own; their `title` may have the group and the column as fields. The axis of y
-    may be `log`.
+    may be `log`. With `panels` every group has these: marks with a line through them, each with a
+    `title`, and perhaps the axes that are `log`, `contours` of a density in place of the marks, or
+    the `density` of x alone; marks may have the names of a column's values as `colours`.
     """
+    if "panels" in spec:
+        groups = runs.groups.items()
+        panels = [_panel(spec, each, *group) for group in groups for each in spec["panels"]]
+        return Panels(panels, columns=len(spec["panels"])) if panels else None
     if "lines" not in spec:
         marks = group_points(runs.groups, *(spec[key] for key in ("x", "y", "x_label", "y_label")))
         return dataclasses.replace(marks, log_x=marks.log_x and not spec.get("linear", False))
@@ -47,6 +60,51 @@ def figure(spec: Spec, runs: GroupedRuns, numbers: Numbers) -> Figure:
     ]
     draw = log_figure if spec.get("log") else Figure
     return draw(spec["x_label"], spec["y_label"], lines)
+
+
+def _panel(spec: Spec, panel: Spec, group: str, rows: Sequence[Row]) -> Figure:
+    x, y, title = spec["x"], spec["y"], panel["title"].format(group=group)
+    if "density" in panel:
+        return density(rows, x, spec["x_label"], title)
+    groups = {group: rows}
+    for name, values in spec.get("colours", {}).items():
+        groups = {word: [r for r in rows if r[name] == value] for value, word in values.items()}
+    log, contours = panel.get("log", ""), panel.get("contours", False)
+    return marks(groups, x, y, spec["x_label"], spec["y_label"], title, log=log, contours=contours)
+
+
+def marks(
+    groups: Mapping[str, Sequence[Row]],
+    x: str,
+    y: str,
+    x_label: str,
+    y_label: str,
+    title: str,
+    *,
+    log: str = "",
+    contours: bool = False,
+) -> Figure:
+    """One mark a network and a line through each group; or contours in place of the marks."""
+    series = []
+    for name, rows in groups.items():
+        there = [row for row in drawn(rows, x, y) if log != "y" or row[y] > 0]
+        series.append(Series(name, column(there, x), column(there, y)))
+    return Figure(
+        *(x_label, y_label, series),
+        log_x=log == "x",
+        log_y=log == "y",
+        points=True,
+        fitted=not contours and log != "y",
+        density=contours,
+        title=title,
+    )
+
+
+def density(rows: Sequence[Row], x: str, x_label: str, title: str) -> Figure:
+    """How many networks have which number: a kernel density over its logarithm, per decade."""
+    values = [math.log10(row[x]) for row in rows]
+    series = [Series("networks", *density_line(values))]
+    return Figure(x_label, "density, per decade", series, log_x=True, title=title)
 
 
 def _along(runs: GroupedRuns) -> Mapping[Any, Sequence[Any]]:
@@ -99,3 +157,18 @@ def _cut(series: Series, smallest: float) -> Series:
     if series.low is None:
         return series
     return dataclasses.replace(series, low=[smallest if low <= 0 else low for low in series.low])
+
+
+def density_line(values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """A Gaussian kernel density with Scott's bandwidth, of logarithms to base 10.
+
+    Gives places as numbers, not logarithms, and the density there; empty for few values or equal
+    ones.
+    """
+    if len(values) < FEWEST or min(values) == max(values):
+        return [], []
+    points = torch.tensor(values, dtype=torch.float64)[:, None]
+    ends = min(values) - MARGIN, max(values) + MARGIN
+    places = torch.linspace(*ends, PLACES, dtype=torch.float64)
+    heights = GaussianMixture(points, scott(points)).log_density(places[:, None]).exp()
+    return (10**places).tolist(), heights.tolist()

@@ -113,12 +113,8 @@ def what_is_left(before: Correlation, after: Correlation) -> str:
     if math.isnan(after.low):
         return "these runs cannot tell what is left"
     if after.low <= 0 <= after.high:
-        return "no clear trend is left" if _clear(before) else "no clear trend, as before"
-    if not _clear(before):
+        return "no clear trend is left" if before.is_clear else "no clear trend, as before"
+    if not before.is_clear:
         return "a trend that was not clear before"
     same = (before.value > 0) == (after.value > 0)
     return "a trend in the same direction is left" if same else "the trend is reversed"
-
-
-def _clear(trend: Correlation) -> bool:
-    return trend.low > 0 or trend.high < 0

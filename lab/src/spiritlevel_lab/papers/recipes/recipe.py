@@ -2,21 +2,22 @@
 
 The section `analysis` of a claim's file may have
 
-- `derived`: columns that are made from others;
+- `derived`: columns that are made from others, and `drawn`, two of them of which every run must
+  have a finite positive and a finite number;
 - `groups`, as `runs` reads them, with a `heading`, and what a group is called `in_paper`;
 - `numbers` and `each`: numbers of all runs and of every group, as `statistics` reads them;
 - `table`: columns, whose means are shown, or a number of every group by its heading;
 - `figure`, as `figures` reads it;
 - `parts` of the claim, and `added` ones that were judged only after the runs: a number that is
   `above`, `below` or `near` a `bound`, `alike`, `unlike` or `unmoved`, with a text, and perhaps the
-  `paper`'s value by its name. A number of every group makes a part for each, or together the part
-  `all`; those of several numbers may be `alternating`, and the same quantity looked at in another
-  way may stand `beside`: then both must say so;
+  `paper`'s value by its name; or one that is `shown` alone, as `seen`. A number of every group
+  makes a part for each, or together the part `all`; those of several numbers may be `alternating`,
+  and the same quantity looked at in another way may stand `beside`: then both must say so;
 - `verdict`, where one part decides more than others: `first enough` or `first needed`;
 - `lists`: texts on every group that sentences can name; and the sentences `conclusion` and `why`;
 - `reasons`, what goes with a measure and with the gap, as `reasons` reads it;
 - `reproduced`: what stands beside the paper's values;
-- `ratios` and `held_fixed`: tables that are shown and not judged.
+- `layers`, `ratios` and `held_fixed`: tables that are shown and not judged.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spiritlevel.records.content import Cell, Figure, IntervalEstimate, Table
+from spiritlevel.records.content import Cell, Figure, IntervalEstimate, Panels, Table
 
 from ...claims.contrasts import Groups, ratios
-from ...claims.experiment import Experiment, Outcome, Row
+from ...claims.experiment import Experiment, Outcome, Row, titled
 from ...claims.findings import (
     Agreement,
     Finding,
@@ -40,6 +41,7 @@ from ...claims.findings import (
     every,
     missed,
     near,
+    shown,
     unlike,
     unmoved,
     verdict,
@@ -48,16 +50,17 @@ from ...claims.findings import (
 from ...claims.numbers import mean
 from ...claims.population import CONFOUNDERS, FEW, GAP, why
 from ...claims.rows import column
-from ...statistics import Correlation, Judged
+from ...statistics import Correlation, Judged, spearman
 from .figures import figure
 from .held_fixed import ConfoundedTrend
-from .runs import GroupedRuns, Spec, with_derived
+from .runs import GroupedRuns, Spec, drawn, with_derived
 from .sentences import filled
 from .statistics import Number, computed
 
 SECTIONS = (
-    *("derived", "groups", "numbers", "each", "table", "figure", "parts", "added", "verdict"),
-    *("lists", "conclusion", "why", "reasons", "reproduced", "ratios", "held_fixed"),
+    *("derived", "drawn", "groups", "numbers", "each", "table", "figure", "parts", "added"),
+    *("verdict", "lists", "conclusion", "why", "reasons", "reproduced", "layers", "ratios"),
+    "held_fixed",
 )
 TESTS: dict[str, Callable[..., Finding]] = {
     "above": above,
@@ -75,6 +78,8 @@ class Recipe:
     def __init__(self, experiment: Experiment, rows: Sequence[Row]) -> None:
         self.experiment, self.spec = experiment, experiment.recipe
         rows = with_derived(rows, self.spec.get("derived", {}))
+        if "drawn" in self.spec:
+            rows = drawn(rows, *self.spec["drawn"])
         self.groups_spec: Spec = self.spec.get("groups", {})
         self.runs = GroupedRuns.of(rows, self.groups_spec)
         self.numbers: dict[str, Any] = {
@@ -99,7 +104,7 @@ class Recipe:
         fields = self._fields(findings)
         why = [filled(self.spec["why"], fields)] if "why" in self.spec else []
         why += reasons(self.spec["reasons"], self.runs, fields) if "reasons" in self.spec else []
-        more = self._ratios()
+        more = [*self._layers(), *self._ratios()]
         if "held_fixed" in self.spec:
             trend = ConfoundedTrend.of(self.spec["held_fixed"])
             why += trend.why(self.runs.rows)
@@ -140,6 +145,12 @@ class Recipe:
         return findings
 
     def _part(self, spec: Spec) -> list[Finding]:
+        if "shown" in spec:
+            said = [
+                filled(spec["seen"], {"group": group, **self._numbers_of(group)})
+                for group in self.each[spec["shown"]]
+            ]
+            return [shown(spec["part"], "; ".join(said))]
         test = next(key for key in TESTS if key in spec)
         thresholds = self.experiment.thresholds
         bounds = [thresholds.get(spec["bound"], spec["bound"])] if "bound" in spec else []
@@ -184,20 +195,20 @@ class Recipe:
         return missed(findings) if rule == "first needed" and not first else verdict(findings)
 
     def _table(self) -> Table:
-        shown: dict[str, str] = {}
+        columns: dict[str, str] = {}
         for item in self.spec["table"]:
-            shown |= item if isinstance(item, Mapping) else {item: item}
+            columns |= item if isinstance(item, Mapping) else {item: item}
         cells: list[list[Cell]] = [
             [
                 *self.runs.names(group),
                 len(rows),
-                *(self._cell(name, group) for name in shown.values()),
+                *(self._cell(name, group) for name in columns.values()),
             ]
             for group, rows in self.runs.groups.items()
         ]
         headings = self.groups_spec["heading"]
         headings = headings if isinstance(headings, list) else [headings]
-        return Table((*headings, "n", *shown), cells)
+        return Table((*headings, "n", *columns), cells)
 
     def _cell(self, name: str, group: Any) -> Cell:
         """A number of the group, or else the mean of a column."""
@@ -206,7 +217,7 @@ class Recipe:
         number = self.each[name].get(group)
         return estimate(number) if isinstance(number, Correlation | Judged) else number
 
-    def _figure(self) -> Figure | None:
+    def _figure(self) -> Figure | Panels | None:
         if "figure" not in self.spec:
             return None
         return figure(self.spec["figure"], self.runs, self.each)
@@ -220,6 +231,23 @@ class Recipe:
                     assert isinstance(number, IntervalEstimate)
                     beside[key] = number
         return beside
+
+    def _layers(self) -> list[Table]:
+        """A number of each layer by group, and its trend; nothing if layers were not recorded."""
+        spec, rows = self.spec.get("layers", {"of": ""}), self.runs.rows
+        start = f"{spec['of']}["
+        layers = sorted({key for row in rows for key in row if key.startswith(start)})
+        if not layers:
+            return []
+        cells: list[list[Cell]] = [
+            [group, len(own), *(mean(column(own, layer)) for layer in layers)]
+            for group, own in self.runs.groups.items()
+        ]
+        varied = column(rows, self.groups_spec["by"])
+        ranks = (spearman(varied, column(rows, layer)) for layer in layers)
+        cells.append([spec["trend"], len(rows), *map(estimate, ranks)])
+        table = Table((self.groups_spec["heading"], "n", *layers), cells)
+        return [titled(spec["title"], spec["caption"], table)]
 
     def _ratios(self) -> list[Table]:
         if "ratios" not in self.spec:

@@ -103,3 +103,13 @@ def _derived(row: Row, new: Spec) -> Any:
 def among(rows: Sequence[Row], wanted: Mapping[str, Sequence[Any]]) -> list[Row]:
     """Runs with one of the wanted values in each of the columns."""
     return [row for row in rows if all(row[key] in values for key, values in wanted.items())]
+
+
+def drawn(rows: Sequence[Row], x: str, y: str) -> list[Row]:
+    """Runs with a finite positive x and a finite y."""
+    return [
+        row
+        for row in rows
+        if all(row.get(name) is not None and math.isfinite(row[name]) for name in (x, y))
+        and row[x] > 0
+    ]

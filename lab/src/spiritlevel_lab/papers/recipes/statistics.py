@@ -3,7 +3,9 @@
 A number is a mapping with its kind and what it is of: `{mean: COLUMN}`, `{share: COLUMN}` and
 `{count: COLUMN, is: VALUE}`; `{spread: COLUMN}`, a standard deviation; `{range: COLUMN}`, both ends
 as text; paired by seed `{difference: COLUMN, against: GROUP}`, `{factor: COLUMN, against: GROUP}`
-(or `to: GROUP`, which it then is in the place of this one), and as texts `{lower: COLUMN, against:
+(or `to: GROUP`, which it then is in the place of this one), or within a group `between` two values
+of a column, in pairs that are `alike` in others; `{span: COLUMN}`, the largest over the smallest;
+and as texts `{lower: COLUMN, against:
 GROUP}`, in how many pairs, and `{pairs: seed, against: GROUP}`, which are not there; `{along: [X,
 Y]}`, the mean correlation of X/1, X/2, … with Y/1, Y/2, … of each run; and
 `{spearman: [X, Y]}`, with `fixed` columns and the widest interval that counts `settings`,
@@ -21,7 +23,7 @@ from typing import Any
 
 from spiritlevel.records.content import IntervalEstimate, plain
 
-from ...claims.contrasts import difference, factor_by_seed, lower_in
+from ...claims.contrasts import difference, factor, factor_by_seed, lower_in
 from ...claims.experiment import Row
 from ...claims.numbers import as_correlation, logarithms, mean, share
 from ...claims.population import squared
@@ -30,7 +32,7 @@ from ...claims.settings import judged_of, levels_of, partial_of, within_estimate
 from ...statistics import Correlation, Judged, partial_correlation, pearson, spearman
 from .runs import GroupedRuns, Spec, among
 
-Number = IntervalEstimate | Correlation | Judged | int | str
+Number = IntervalEstimate | Correlation | Judged | float | str
 
 
 def computed(spec: Spec, runs: GroupedRuns, group: Any = None) -> Number:
@@ -69,6 +71,14 @@ def _difference(spec: Spec, rows: Sequence[Row], runs: GroupedRuns) -> Number:
 
 
 def _factor(spec: Spec, rows: Sequence[Row], runs: GroupedRuns) -> Number:
+    if "between" in spec:
+        [(name, (first, second))] = spec["between"].items()
+        keys = [tuple(row[each] for each in spec["alike"]) for row in rows]
+        before, after = (
+            {k: r[spec["factor"]] for k, r in zip(keys, rows, strict=True) if r[name] == value}
+            for value in (first, second)
+        )
+        return factor((before[key], value) for key, value in after.items() if key in before)
     if "to" in spec:
         return factor_by_seed(rows, runs.named(spec["to"]), spec["factor"])
     return factor_by_seed(runs.named(spec["against"]), rows, spec["factor"])
@@ -125,6 +135,11 @@ def _pearson(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
     return squared(found) if spec.get("squared") else found
 
 
+def _span(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
+    values = column(rows, spec["span"])
+    return max(values) / min(values) if values else math.nan
+
+
 def _range(spec: Spec, rows: Sequence[Row], _: GroupedRuns) -> Number:
     """The extremes of single runs: means of groups would hide the worst of them."""
     values = [value for value in column(rows, spec["range"]) if value is not None]
@@ -145,4 +160,5 @@ KINDS: dict[str, Callable[[Spec, Sequence[Row], GroupedRuns], Number]] = {
     "within": _within,
     "pearson": _pearson,
     "range": _range,
+    "span": _span,
 }

@@ -23,9 +23,8 @@ from spiritlevel.ground.errors import SpiritlevelError, is_out_of_memory
 
 from ..run_results import failure
 from ..runs.machine import repeatable
-from ..runs.measuring import complete
 from ..runs.networks import build_model
-from ..runs.running import with_seconds
+from ..runs.running import complete, with_seconds
 from ..runs.stacked import (
     TrainedGroup,
     group_key,

@@ -26,7 +26,7 @@ from spiritlevel.inputs.checkpoints import INDEXES, WHOLE
 from spiritlevel.records.reading import Misread, parse_json
 
 from ..outcome_names import KNOWN_OUTCOMES
-from ..settings.plain_values import read_yaml
+from ..settings.keys import read_yaml
 from .columns import CHECKPOINT, UNDERSTOOD, ColumnRoles, NetworkTable
 
 STATE = "trainer_state.json"  # of Hugging Face's Trainer

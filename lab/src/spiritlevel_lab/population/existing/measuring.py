@@ -22,9 +22,9 @@ from spiritlevel.verbs.measuring import performance
 
 from ..registry import read_task, task
 from ..run_results import MeasurementRow, RunResult
-from ..runs.measuring import measured_rows
 from ..runs.outcomes import DIVERGED, MEASURED
 from ..runs.run_data import DTYPES, whole_test
+from ..runs.running import measured_rows
 from ..runs.tasks import number_row, task_result
 from ..settings.run import RunSettings
 

@@ -25,8 +25,8 @@ from ..population import Population
 from ..run_results import RunResult
 from ..runs.machine import repeatable
 from ..settings.keys import readers_of
-from ..settings.measuring import MeasureSettings
 from ..settings.run import RunSettings
+from ..settings.sections import MeasureSettings
 from ..storage.integrity import check_database
 from .columns import CHECKPOINT, SEED, ColumnRoles, NetworkTable, read_networks
 from .measuring import IN_PYTHON, MeasuredNetwork, fingerprint, measured, state_of

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import interventions as changes
-from ..settings.interventions import InterventionSettings
+from ..settings.sections import InterventionSettings
 from .networks import NetworkRun
 from .run_data import class_patches, derived_generator
 from .steps import Steps

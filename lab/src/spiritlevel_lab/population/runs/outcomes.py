@@ -17,7 +17,7 @@ from spiritlevel.ground.errors import SpiritlevelError
 
 from ..run_results import EpochRow, History, MeasurementRow
 from ..settings.run import RunSettings
-from ..settings.stop import StopSettings
+from ..settings.sections import StopSettings
 
 ALL_EPOCHS = "epochs"  # nothing ended its training before
 DIVERGED = "diverged"  # its loss is not finite, and it has no measures

@@ -20,8 +20,8 @@ from spiritlevel.ground.errors import SpiritlevelError, brief
 from spiritlevel.inputs.data import load
 
 from .. import interventions as changes
-from ..settings.interventions import InterventionSettings
 from ..settings.run import RunSettings
+from ..settings.sections import InterventionSettings
 
 PATCHES, PATCH_SIZE = "digits", 8  # those of the package; paper 001 has MNIST's at this size
 AT_ONCE = 1024  # samples that are normalized in one step: their copies in float64 stay small

@@ -22,10 +22,10 @@ from ..run_results import EpochRow
 from ..settings.run import RunSettings
 from .epochs import changed_batches
 from .faster_steps import BatchForward, Captured, Fused, Recorded, recordable
-from .measuring import follow
 from .networks import NetworkRun, build_model
 from .outcomes import EpochSteps, StepMeans, finite
 from .run_data import RunData, derived_generator, first_inputs, load_data, relabelled
+from .running import follow
 from .stacked_convolutions import patch_numbers, suits, use_products
 from .stacked_optimizers import StackedOptimizer
 from .steps import follows, rate_factor

@@ -15,11 +15,10 @@ from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
 from spiritlevel.ground.files import check_name
 from spiritlevel.records.reading import UNSAVED
 
-from .keys import as_mapping, check_keys, is_scalar, must_be, readers_of
-from .measuring import check_measures
+from .keys import as_mapping, check_keys, check_plain, is_scalar, must_be, read_yaml, readers_of
 from .networks import axes_of, read_networks
-from .plain_values import check_plain, read_yaml
 from .run import READ, RunSettings
+from .sections import check_measures
 from .training import TrainingSettings
 
 SECTIONS = (

@@ -12,12 +12,15 @@ from typing import Any
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.records.reading import parse_json, read_as
 
-from .interventions import InterventionSettings
-from .keys import SettingsSection, ValueCheck
-from .measuring import MeasureSettings
-from .plain_values import check_plain
-from .sections import DataSettings, ModelSettings, TaskSettings
-from .stop import StopSettings
+from .keys import SettingsSection, ValueCheck, check_plain
+from .sections import (
+    DataSettings,
+    InterventionSettings,
+    MeasureSettings,
+    ModelSettings,
+    StopSettings,
+    TaskSettings,
+)
 from .training import TrainingSettings
 
 EVERY = ValueCheck(int, "a whole number of at least 1", lambda v: v >= 1)

@@ -11,6 +11,7 @@ import os
 import pathlib
 import shutil
 import sqlite3
+from collections.abc import Sequence
 
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.ground.files import is_plain
@@ -19,7 +20,7 @@ from .database import DATABASE
 
 TRIES = 5
 PATIENCE = 10.0  # seconds to wait for a process that writes
-Stamps = list[tuple[int, int, int] | None]
+Stamp = tuple[tuple[str, int, int, int] | None, ...]
 
 
 def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -49,14 +50,14 @@ def copy_store(folder: pathlib.Path, target: pathlib.Path) -> None:
     database, log, index = files_of(folder)
     try:
         for _ in range(TRIES):
-            before = _stamps(folder)
-            if _size(log) and index.exists():  # a process has it open, and locks hold
+            before = stamp((database, log))
+            if before[1] and before[1][3] and index.exists():  # a process has it open: locks hold
                 _back_up(database, target / DATABASE)
                 return
             for file in (database, log):
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copyfile(file, target / file.name)
-            if before == _stamps(folder):
+            if before == stamp((database, log)):
                 return
     except (OSError, sqlite3.Error) as error:
         raise SpiritlevelError(
@@ -79,20 +80,14 @@ def _back_up(database: pathlib.Path, target: pathlib.Path) -> None:
         source.backup(copy)
 
 
-def _stamps(folder: pathlib.Path) -> Stamps:
-    stamps: Stamps = []
-    for path in files_of(folder)[:2]:
-        try:
-            status = os.stat(path)
-        except OSError:
-            stamps.append(None)
-        else:
-            stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
-    return stamps
+def stamp(paths: Sequence[pathlib.Path]) -> Stamp:
+    """What changes whenever one of the files does; None stands for one that is not there."""
+    return tuple(_stamp(path) for path in paths)
 
 
-def _size(path: pathlib.Path) -> int:
+def _stamp(path: pathlib.Path) -> tuple[str, int, int, int] | None:
     try:
-        return path.stat().st_size
+        status = os.stat(path)
     except OSError:
-        return 0
+        return None
+    return str(path), status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,4 +1,4 @@
-"""Pairs counted by blocks and by sorting, against all pairs one by one."""
+"""Pairs counted by sorting, against all pairs one by one."""
 
 import math
 import time
@@ -7,11 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from spiritlevel_lab.statistics import granulated_kendall, kendall, sign_error, spearman, summary
-from spiritlevel_lab.statistics.concordance import Concordance, agreement
+from spiritlevel_lab.statistics import clustered, granulated_kendall, sign_error, summary
 from spiritlevel_lab.statistics.grid import Grid
-from spiritlevel_lab.statistics.intervals import bca, resample_counts
-from spiritlevel_lab.statistics.resampling import LEFT_ONE_OUT, OF_COUNTS, left_out
+from spiritlevel_lab.statistics.points import agreement
 from spiritlevel_lab.statistics.sign_error import changes_along, errors_of
 
 pytestmark = pytest.mark.sampled(2)  # the others at night
@@ -41,43 +39,7 @@ def all_pairs(x, y):
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 130, 700])
 def test_sums_over_pairs_equal_those_one_by_one(shape, n):
     x, y = columns(shape, n)
-    every = all_pairs(x, y)
-    weights = np.random.default_rng(1).integers(0, 4, (5, n)).astype(float)
-    pairs = Concordance(x, y)
-    assert (pairs.total(weights) == ((weights @ every) * weights).sum(axis=1)).all()
-    assert (pairs.of_points() == every.sum(axis=1)).all()
-    assert agreement(x, y) == every.sum()
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("shape", list(SHAPES))
-@pytest.mark.parametrize("kind", list(OF_COUNTS))
-@pytest.mark.parametrize("n", [5, 150])
-def test_values_without_one_point_equal_those_of_the_others(shape, kind, n):
-    x, y = columns(shape, n)
-    found = LEFT_ONE_OUT[kind](x, y)
-    truth = OF_COUNTS[kind](x, y, left_out(n, np.arange(n)))
-    np.testing.assert_allclose(found, truth, rtol=1e-9, atol=1e-12)  # sums in another order
-
-
-@pytest.mark.parametrize("kind", list(OF_COUNTS))
-def test_intervals_do_not_depend_on_how_points_are_left_out(kind):
-    x, y = columns("ties in both", 90)
-    statistic = OF_COUNTS[kind]
-    slow = bca(lambda counts: statistic(x, y, counts), 90, resamples=200)
-    fast = bca(
-        lambda counts: statistic(x, y, counts),
-        90,
-        resamples=200,
-        left_one_out=lambda: LEFT_ONE_OUT[kind](x, y),
-    )
-    assert (fast.low, fast.high) == pytest.approx((slow.low, slow.high), rel=1e-12)
-
-
-def test_resamples_are_those_of_one_long_draw():
-    drawn = np.random.default_rng(3).integers(0, 3000, (900, 3000))  # in parts inside
-    truth = np.stack([np.bincount(row, minlength=3000) for row in drawn])
-    assert (resample_counts(3000, 900, seed=3) == truth).all()
+    assert agreement(x, y) == all_pairs(x, y).sum()
 
 
 def settings_of(n: int, seeds: int) -> list[dict]:
@@ -157,8 +119,7 @@ def test_large_populations_need_little_memory():
     x, y = columns("continuous", 4000)
     tracemalloc.start()
     try:
-        spearman(x, y, interval="bca", resamples=100)
-        kendall(x, y, interval="bca", resamples=100)
+        clustered(x, y, range(4000))
         sign_error(x, y, settings_of(4000, 667)[:4000])
         granulated_kendall(x, y, [{"lr": i} for i in range(4000)])
         most = tracemalloc.get_traced_memory()[1]
@@ -178,7 +139,7 @@ def test_time_grows_in_proportion_to_the_runs():
             for each in settings_of(n, n // 6)
         ]
         start = time.process_time()
-        summary(rows, resamples=100)
+        summary(rows)
         return time.process_time() - start
 
     seconds(300)
