@@ -5,8 +5,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from spiritlevel.engine.recorded_runs import RecordedRuns
 from spiritlevel.engine.sample_noise import SampleNoise
-from spiritlevel.model.layers.output_changes import RankOneNoise, SignedNoise, _in_windows
+from spiritlevel.engine.workspace import Workspace
+from spiritlevel.model.batches import BatchLocation
+from spiritlevel.model.layers.output_changes import (
+    RankOneNoise,
+    SignedNoise,
+    _in_windows,
+    direction_at_output,
+)
 from spiritlevel.model.surface import Surface
 
 OUT, IN = 4, 6
@@ -118,3 +126,51 @@ def test_of_separate_windows_the_output_is_that_of_the_changed_kernel(kernel, st
         found = F.conv2d(F.pad(x, (1, 1, 1, 1)) * signed, noise.shared(), stride=stride)
     found = found * noise.first[:, :, None, None]
     torch.testing.assert_close(found, torch.cat(expected))
+
+
+class Tied(nn.Module):
+    """A table that is also the matrix of the outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(7, 3)
+
+    def forward(self, tokens):
+        return F.linear(torch.tanh(self.table(tokens)).mean(dim=1), self.table.weight)
+
+
+def test_kappa_of_a_table_has_columns_as_those_of_the_table(generator):
+    """Noise in the shape of the table, not one vector for all tokens of a sample."""
+    model = Tied().double()
+    tokens = torch.randint(7, (5, 4), generator=generator)
+    surface = Surface(model.eval(), [(tokens, torch.arange(5) % 7)])
+    noise = SampleNoise(surface, "kappa", ["table.weight"], seed=0)
+    assert not noise.of_rank_one
+    drawn = drawn_of(noise, 20_000, 3)["table.weight"]
+    xi = (drawn.first[:, :, None] * drawn.shared() * drawn.second[:, None, :]) @ drawn.factor.mT
+    root = torch.randn(21, 3, generator=generator, dtype=torch.float64)
+    found = (xi.flatten(1) @ root).square().sum(dim=1)
+    weight = model.table.weight.detach()
+    blocks = (root @ root.mT).reshape(7, 3, 7, 3)
+    expected = torch.einsum("si,sj,titj->", weight, weight, blocks)
+    assert abs(found.mean() - expected) <= 4 * found.std() / len(found) ** 0.5
+
+
+def test_noise_of_a_tied_table_reaches_the_outputs_of_both_uses(generator):
+    """Beside a lookup and a product of each sample with its own table, changed by ξ."""
+    model = Tied().double()
+    tokens = torch.randint(7, (5, 4), generator=generator)
+    workspace = Workspace(Surface(model.eval(), [(tokens, torch.arange(5) % 7)]))
+    noise = SampleNoise(workspace.surface, "kappa", ["table.weight"], seed=0)
+    drawn = drawn_of(noise, 5, 0)["table.weight"]
+    xi = (drawn.first[:, :, None] * drawn.shared() * drawn.second[:, None, :]) @ drawn.factor.mT
+    runs = RecordedRuns(workspace, ["table.weight"])
+    with runs.run((tokens, torch.arange(5) % 7), BatchLocation(0)) as run:
+        places = [(use, layout) for use, layout in run.places if use.names]
+        found = [direction_at_output(use, layout, "weight", drawn) for use, layout in places]
+        inner = torch.tanh(model.table(tokens)).mean(dim=1)
+    looked_up = torch.stack([table[of] for table, of in zip(xi, tokens, strict=True)])
+    expected = [looked_up, torch.einsum("nvd,nd->nv", xi, inner)]
+    assert len(found) == 2
+    for value, truth in zip(sorted(found, key=lambda v: -v.dim()), expected, strict=True):
+        torch.testing.assert_close(value.detach(), truth.detach())

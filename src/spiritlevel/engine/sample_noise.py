@@ -28,6 +28,7 @@ class SampleNoise:
         """`kind` is "trace", "kappa" or "rho"."""
         self.surface, self.kind, self.names, self.seed = surface, kind, list(names), seed
         self._matrices = {matrix.name: matrix for matrix in surface.matrices.values()}
+        self._factors: dict[str, Tensor] = {}
 
     @functools.cached_property
     def _sharing(self) -> dict[str, torch.Size]:
@@ -53,6 +54,7 @@ class SampleNoise:
         samples and draws alone make their values uncorrelated, with the right mean.
         Of a matrix it is diag(r) V diag(q), with signs r and q of the sample and signs V that all
         samples share, or r ⊗ q; of all others it is full. For ρ each column of a matrix has a sign.
+        For κ its columns have the covariance W Wᵀ.
 
         All signs are drawn at once: a GPU would wait for Python between hundreds of draws.
         """
@@ -81,7 +83,7 @@ class SampleNoise:
         """How many signs a parameter takes, of two kinds: r and q, or p and q for κ."""
         if self.kind == "rho":
             return self._matrix(name).shape[0] * self._matrices[name].neurons, 0
-        if self.kind == "kappa":
+        if self.kind == "kappa" and not self._is_table(name):
             matrix = self._matrix(name)
             return matrix.shape[0] * matrix.shape[2], matrix.shape[2]
         if name in self._matrices:
@@ -92,28 +94,38 @@ class SampleNoise:
     def _shares(self, name: str) -> bool:
         """Whether ξ may be diag(r) V diag(q), which varies less than r ⊗ q.
 
-        Only in a plain linear map do the values of different samples stay uncorrelated. For κ, V
-        has as many rows and columns as there are inputs: too many of those that a table has.
+        Only in a plain linear map do the values of different samples stay uncorrelated.
         """
         matrix = self._matrices.get(name)
         if matrix is None or self.kind == "rho":
             return False
-        if self.kind == "trace" and (
-            type(matrix.rule) is EmbeddingRule or _has_separate_windows(matrix)
-        ):
+        if self.kind == "trace" and _has_separate_windows(matrix):
             return True
-        return type(matrix.rule) in (LinearRule, TransposedLinearRule)
+        return type(matrix.rule) in (LinearRule, TransposedLinearRule, EmbeddingRule)
+
+    def _is_table(self, name: str) -> bool:
+        return name in self._matrices and type(self._matrices[name].rule) is EmbeddingRule
 
     def _shape_of_shared(self, name: str) -> torch.Size:
-        if self.kind == "kappa":
+        if self.kind == "kappa" and not self._is_table(name):
             return torch.Size([self._matrix(name).shape[2]] * 2)
         return self.surface.parameters[name].shape
 
     def _signed(self, name: str, along: Tensor, across: Tensor, drawn: Tensor) -> SignedNoise:
         number = list(self._sharing).index(name)
         shared = functools.partial(self._packed.of, drawn, number, self._sharing[name])
-        weight = self._matrices[name].parameter.detach() if self.kind == "kappa" else None
-        return SignedNoise(along, across, shared, weight)
+        if self.kind == "trace":
+            return SignedNoise(along, across, shared)
+        if self._is_table(name):
+            return SignedNoise(along, across, shared, factor=self._factor(name))
+        return SignedNoise(along, across, shared, self._matrices[name].parameter.detach())
+
+    def _factor(self, name: str) -> Tensor:
+        """L with L Lᵀ = W Wᵀ: a table has far fewer outputs than inputs, so ξ in the shape of W."""
+        if name not in self._factors:
+            (matrix,) = self._matrix(name)  # (out, in)
+            self._factors[name] = square_root(matrix.double() @ matrix.double().mT).to(matrix)
+        return self._factors[name]
 
     def _matrix(self, name: str) -> Tensor:
         matrix = self._matrices[name]
@@ -129,6 +141,20 @@ class SampleNoise:
             if self._matrices[name].rule.rows_first
             else RankOneNoise(q, lifted)
         )
+
+
+def square_root(gram: Tensor) -> Tensor:
+    """A matrix L with L Lᵀ = `gram`, positive semidefinite.
+
+    >>> L = square_root(torch.tensor([[4.0, 2.0], [2.0, 1.0]]).double())     # of rank one
+    >>> (L @ L.mT).round(decimals=6).tolist()
+    [[4.0, 2.0], [2.0, 1.0]]
+    """
+    lower, failed = torch.linalg.cholesky_ex(gram)
+    if not failed:
+        return lower
+    values, vectors = torch.linalg.eigh(gram)
+    return vectors * values.clamp_min(0).sqrt()
 
 
 def _has_separate_windows(matrix: WeightMatrix) -> bool:

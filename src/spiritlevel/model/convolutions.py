@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
@@ -152,8 +153,15 @@ def gradients(
 
 
 def apply(function: type[Function], *arguments: Any) -> Tensor:
-    """The result of an autograd function, with its type."""
-    result: Tensor = function.apply(*arguments)
+    """The result of an autograd function, all of whose arguments are given.
+
+    Function.apply looks for defaults in the signature, which on a GPU takes longer than starting
+    the convolution. Only a transform of torch.func needs the rest of what it does.
+    """
+    if torch._C._are_functorch_transforms_active():
+        result: Tensor = function.apply(*arguments)
+        return result
+    result = super(Function, function).apply(*unwrap_dead_wrappers(arguments))
     return result
 
 

@@ -18,7 +18,8 @@ from .sums import RANKS, SweepSums
 
 MIN_SPREADS = 32  # least samples × (probes − 1) to estimate the error of output probes from
 MOST_FEW = 1 + MIN_SPREADS  # so many show it in any case
-PAYS = 2  # columns are taken where the other ways cost this many times as much
+PAYS = 1.2  # columns are taken where the other ways cost this many times as much: both are known
+# only roughly, and a pass with columns takes the place of all before it
 GAIN = 4  # and, where no way suffices, if they make the variance smaller by this factor
 
 

@@ -246,17 +246,15 @@ def _try_method(surface: Surface, method: ProductMethod, num_samples: int) -> No
 def _untrusted_by_looks(surface: Surface, method: ProductMethod, at_once: int) -> str | None:
     """A parameter whose products by this method are not differences of gradients, or None."""
 
-    def look(count: int, seed: int) -> str | None:
-        batch = surface.first_samples(count)
-        return untrusted_parameter(surface, method, batch, at_once=at_once, seed=seed)
+    def look() -> str | None:
+        for seed, count in enumerate(LOOKS):
+            batch = surface.first_samples(count)
+            found = untrusted_parameter(surface, method, batch, at_once=at_once, seed=seed)
+            if found is not None:
+                return found
+        return None
 
-    for seed, count in enumerate(LOOKS):
-        found = trusted_derivatives.beside_the_parameters(
-            surface, 0, functools.partial(look, count, seed)
-        )
-        if found is not None:
-            return found
-    return None
+    return trusted_derivatives.beside_the_parameters(surface, 0, look)
 
 
 def _check_second_derivative(surface: Surface, batch: Any) -> None:

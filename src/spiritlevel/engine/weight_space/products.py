@@ -137,7 +137,7 @@ class Products(AbstractProducts):
         super().__init__(surface, method, memory or VectorMemory())
         self.chunk = chunk
         self.kept = chunk if kept is None else kept
-        self.together = together or self._choose_together()
+        self._together = together
         self._keeps = False
         self._held: list[tuple[Any, BatchLocation]] | None = None  # all chunks, if they are few
         self._graphs: dict[int, _Graph] = {}  # of these chunks, by their number
@@ -155,8 +155,11 @@ class Products(AbstractProducts):
         finally:
             self._keeps, self._held, self._graphs = False, None, {}
 
-    def _choose_together(self) -> int:
-        """1 if a backward is worth more than Python, or an operation cannot be batched."""
+    @functools.cached_property
+    def together(self) -> int:
+        """Vectors per backward: 1 if that is worth more than Python, or cannot be batched."""
+        if self._together is not None:
+            return self._together
         space = ParameterSpace(self.surface)
         on_gpu = self.surface.device.type == "cuda"
         waits = space.size <= SMALL or (on_gpu and len(parameter_groups(self.surface)) == 1)
@@ -266,8 +269,11 @@ class Products(AbstractProducts):
         length = _batches.num_samples(batch)
         operators = tuple(dict.fromkeys(request.operator for request in requests))
         names = tuple({name: None for request in requests for name in request.space.names})
-        # memory is planned for `chunk` samples
-        together = max(1, min(self.together, self.chunk // length))
+        together = 1
+        if any(len(request.vectors) > 1 for request in requests):
+            together = max(
+                1, min(self.together, self.chunk // length)
+            )  # what memory is planned for
         with full_precision(), self._kernels():
             weight, products = make_products(
                 self.surface, batch, where, operators, names, self.method, together, self._known

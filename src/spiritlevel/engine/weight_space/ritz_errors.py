@@ -76,14 +76,12 @@ class ExtremeBound:
             there = edge + sign * distances
             return self._reach(there, values, vectors, coupling @ vectors) < self._least
 
-        low = round_off
-        if bool(inside(torch.tensor([low]).double())):
-            return low
-        high = 2 * low
-        for _ in range(FARTHEST):
-            if bool(inside(torch.tensor([high]).double())):
-                break
-            low, high = high, 2 * high
+        doubled = round_off * 2.0 ** torch.arange(FARTHEST + 2).double()
+        shown = inside(doubled).nonzero()
+        number = int(shown[0]) if len(shown) else FARTHEST + 1
+        if number == 0:
+            return round_off
+        low, high = doubled[number - 1 : number + 1].tolist()
         grid = torch.logspace(math.log2(low), math.log2(high), POINTS, base=2).double()
         outside = (~inside(grid)).nonzero()
         return float(grid[min(int(outside[-1]) + 1, POINTS - 1)]) if len(outside) else high

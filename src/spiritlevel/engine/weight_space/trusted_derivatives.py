@@ -53,7 +53,7 @@ KINKS = 5.0
 # the difference. A wrong gradient differs for all steps.
 SHORTER = (1.0, 1 / 30, 1 / 1000)
 LOST = 0.1
-TURNED = 8  # parts of a direction
+TURNED = 8  # parts of a direction: its entries fall to them in turn
 ANOTHER = 1 << 20  # added to a seed for another direction
 LONGEST = 1e3  # how many times longer than usual a step along a parameter with a small slope is
 MOST_PARAMETERS = 100_000_000  # in float64 they take eight bytes each
@@ -127,6 +127,7 @@ class Directions:
         self._generator = torch.Generator(surface.device).manual_seed(seed)
         self._fixed = padding_rows(surface) if fixed else {}
         self._states: dict[str, Tensor] = {}
+        self._factors: dict[str, Tensor] = {}
         self._next = self._generator.get_state()
 
     def of(self, name: str, parameter: Tensor) -> Tensor:
@@ -134,10 +135,11 @@ class Directions:
         is_new = name not in self._states
         state = self._states.setdefault(name, self._next)
         self._generator.set_state(state)
-        drawn = direction(parameter, self._generator, self._fixed.get(name))
+        noise = _noise(parameter, self._generator, self._fixed.get(name))
         if is_new:
             self._next = self._generator.get_state()
-        return drawn
+            self._factors[name] = _stretch(parameter, noise)
+        return noise.mul_(self._factors[name])
 
 
 def pieces(batch: Any, at_once: int) -> list[Any]:
@@ -190,8 +192,8 @@ def _accused(
         for i, (name, p) in enumerate(start.items()):
             v, gradient, gradients[i] = directions.of(name, p), gradients[i], None
             if gradient is not None:
-                turned = v.mul_(gradient).flatten().tensor_split(TURNED)
-                slopes[i] += torch.stack([part.sum().double() for part in turned])
+                for of_part, share in _shares(slopes[i], v.mul_(gradient)):
+                    of_part += share.sum(dim=0, dtype=torch.float64)
         loss += float(total.detach())
         size_of_outputs += float(outputs.detach().abs().sum())
         del outputs, total
@@ -199,7 +201,7 @@ def _accused(
     eps = precision(surface)
     step = eps ** (1 / 3) / LONGEST
     claimed = dict(zip(start, slopes.abs().sum(dim=1).tolist(), strict=True))
-    uphill = dict(zip(start, torch.where(slopes < 0, -1.0, 1.0).tolist(), strict=True))
+    uphill = dict(zip(start, torch.where(slopes < 0, -1.0, 1.0), strict=True))
     factors = dict.fromkeys(start, 1.0)
     kinks: dict[str, float] = {}  # by how much kinks within the step may change a slope
     for name, slope in claimed.items():
@@ -214,8 +216,8 @@ def _accused(
         places = {}
         for name in names:
             v = directions.of(name, start[name]).mul_(by * factors[name])
-            for part, sign in zip(v.view(-1).tensor_split(TURNED), uphill[name], strict=True):
-                part.mul_(sign)
+            for sign, share in _shares(uphill[name].to(v.dtype), v):
+                share.mul_(sign)
             places[name] = v.add_(start[name])
         return places
 
@@ -243,6 +245,17 @@ def _accused(
         for name in start:
             if differs([name]):
                 yield name, claimed[name], slope_of([name])
+
+
+def _shares(of_parts: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The numbers of the parts beside rows of v, in which its entries fall to the parts in turn."""
+    flat, parts = v.view(-1), len(of_parts)
+    rest = flat.numel() % parts
+    whole = flat.numel() - rest
+    if whole:
+        yield of_parts, flat[:whole].view(-1, parts)
+    if rest:
+        yield of_parts[:rest], flat[whole:].view(1, rest)
 
 
 def refuse_hidden_uses(
@@ -346,10 +359,20 @@ def direction(
     parameter: Tensor, generator: torch.Generator, fixed_row: int | None = None
 ) -> Tensor:
     """Random, and as long as the parameter itself; drawn where the parameter is."""
+    noise = _noise(parameter, generator, fixed_row)
+    return noise.mul_(_stretch(parameter, noise))
+
+
+def _noise(parameter: Tensor, generator: torch.Generator, fixed_row: int | None) -> Tensor:
     noise = torch.randn(
         parameter.shape, generator=generator, dtype=parameter.dtype, device=parameter.device
     )
     if fixed_row is not None:
         noise[fixed_row] = 0.0
+    return noise
+
+
+def _stretch(parameter: Tensor, noise: Tensor) -> Tensor:
+    """What makes the noise as long as the parameter, or 1 long if that is 0."""
     length = parameter.norm()
-    return noise.mul_(torch.where(length > 0, length, torch.ones_like(length)) / noise.norm())
+    return (length + (length == 0)) / noise.norm()

@@ -32,7 +32,7 @@ class RankOneNoise:
 
 @dataclasses.dataclass(frozen=True)
 class SignedNoise:
-    """A change ξ = diag(first) V diag(second) of a matrix for every sample; for κ it is W ξ.
+    """A change ξ = diag(first) V diag(second) of a matrix for every sample; for κ, W ξ or ξ Lᵀ.
 
     V holds signs that all samples share, and is made anew where it is needed. For a linear map the
     values ⟨ξ, H ξ⟩ of two samples have no correlation all the same: their mean over the signs of
@@ -43,6 +43,7 @@ class SignedNoise:
     second: Tensor  # along the second, shape: (N, columns)
     shared: Callable[[], Tensor]  # makes V: in the shape of the parameter, or (in, in) with W
     weight: Tensor | None = None  # W: the parameter, for κ
+    factor: Tensor | None = None  # L along the second dimension, L Lᵀ = W Wᵀ: for κ of a table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,11 @@ def _signed(use: LayerUse, a: Tensor, layout: Layout, noise: SignedNoise) -> Ten
     assert isinstance(rule, AbstractMatrixRule)
     if noise.weight is None:
         out, into = (noise.first, noise.second)[:: 1 if rule.rows_first else -1]
-        return _between_signs(use, a, layout, V, into=into, out=out)
+        factor = noise.factor
+        if factor is not None and rule.rows_first:  # a table that is a matrix of outputs here
+            a = a @ factor
+        change = _between_signs(use, a, layout, V, into=into, out=out)
+        return change if factor is None or rule.rows_first else change @ factor.mT
     shape, channel = use.output.shape, a.dim() - 1
     second, first = (layout.repeated(signs, shape) for signs in (noise.second, noise.first))
     inner = (a * _along(second, a, layout.dim, channel)) @ V.mT
