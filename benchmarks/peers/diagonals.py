@@ -10,7 +10,6 @@ from tools import DIAGONAL, EXACT, GGN, LAYERS, TRACES, Library, Way, from_diago
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-DEFAULT_BACKEND = "DiagLaplace, default backend, parts of 8"
 ASKED = (EXACT, *TRACES, LAYERS, DIAGONAL)
 
 
@@ -100,18 +99,15 @@ class Laplace(Diagonals):
     name = "laplace-torch"
     package = "laplace-torch"
 
-    def ways(self, question: str) -> list[Way]:
-        ways = super().ways(question)
-        if question not in (EXACT, GGN):  # the default takes a Jacobian of every sample
-            ways = [way for way in ways if way.name != DEFAULT_BACKEND]
-        return ways
-
     def _ggn(self):  # type: ignore[no-untyped-def]
         count = len(self.data[0])
         return [
             (lambda: self._diagonal("BackPackGGN", count), "DiagLaplace, BackPACK"),
             (lambda: self._diagonal("AsdlGGN", count), "DiagLaplace, ASDL"),
-            (lambda: self._diagonal("CurvlinopsGGN", 8), DEFAULT_BACKEND),
+            (
+                lambda: self._diagonal("CurvlinopsGGN", 8),
+                "DiagLaplace, default backend, parts of 8",
+            ),
         ]
 
     def _diagonal(self, backend: str, size: int) -> dict[str, Tensor]:
