@@ -1,8 +1,9 @@
 """One cell of the table: a library's answer to a question, what it took, how far it is off.
 
-Seconds are those of a whole call on a copy of the network that the library has not seen before, the
-median over seeds; a call on another copy has been made before, since the first one in a process
-loads kernels. The error is the root mean square over the seeds.
+Seconds are those of a whole call on a copy of the network that the library has not seen before: on
+a GPU the median of the calls by the clock, on a CPU the least of them by the processor's time,
+which other work on the machine changes little. A call on another copy has been made before, since
+the first one in a process loads kernels. The error is the root mean square over the seeds.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import gc
 import math
 import signal
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
+import harness
 import torch
-from harness import seconds
 from subjects import Made, Z, error
 from tools import DENSITY, LARGEST, TOLERANCES, Answer, Library, Network, Way
 
 SEEDS = 5
-ENOUGH = 2  # calls, where the answers are exact
+ENOUGH = 2  # calls on a GPU, where the answers are exact
 EXACT = 1e-4  # relative error up to which float32 alone is at work
 SHORT = 5.0  # seconds; a longer call is its own warm-up
 
@@ -57,6 +59,7 @@ class Run:
     values: list[float | None]
     errors: list[float]
     peak_bytes: int | None
+    took: Callable[[list[float]], float]  # of all calls
     first: float | None = None
 
     @property
@@ -65,7 +68,7 @@ class Run:
         return math.sqrt(statistics.fmean(squares)) if squares else None
 
     def fill(self, cell: Cell, products: int | None) -> None:
-        cell.seconds, cell.peak_bytes = statistics.median(self.times), self.peak_bytes
+        cell.seconds, cell.peak_bytes = self.took(self.times), self.peak_bytes
         cell.error, cell.seeds, cell.products = self.error, len(self.times), products
         cell.value, cell.first_seconds = self.values[0], self.first
 
@@ -179,7 +182,7 @@ class Examiner:
         """Calls on fresh copies with several seeds, as many as fit into the limit."""
         truth = self.made.truth(question) if question != DENSITY else None
         is_gpu = self.made.device.type == "cuda"
-        run = Run([], [], [], None)
+        run = Run([], [], [], None, statistics.median if is_gpu else min)
 
         def once(seed: int, keep: bool) -> float:
             gc.collect()  # what a failed call has left
@@ -189,7 +192,7 @@ class Examiner:
             answers: list[Answer] = []
             if is_gpu:
                 torch.cuda.reset_peak_memory_stats(self.made.device)
-            with within(self.limit):
+            with within(self.limit, is_gpu):
                 took = seconds(lambda: answers.append(asked.call(seed, products)), self.made.device)
             if keep:
                 run.times.append(took)
@@ -208,7 +211,7 @@ class Examiner:
                 seeds = min(seeds, max(1, int(self.limit / took)))
         for seed in range(first_seed, first_seed + seeds):
             once(seed, keep=True)
-            is_exact = len(run.errors) == ENOUGH and max(run.errors) < EXACT
+            is_exact = is_gpu and len(run.errors) == ENOUGH and max(run.errors) < EXACT
             if is_exact or sum(run.times) > self.limit:
                 break
         return run
@@ -219,20 +222,31 @@ class Examiner:
         return library(network)
 
 
+def seconds(call: Callable[[], object], device: torch.device) -> float:
+    if device.type != "cpu":
+        return harness.seconds(call, device)
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
 @contextlib.contextmanager
-def within(limit: float) -> Iterator[None]:
-    """Raise TooLong in the block after so many seconds, as soon as Python runs again."""
+def within(limit: float, by_clock: bool) -> Iterator[None]:
+    """Raise TooLong in the block after twice the seconds, as soon as Python runs again."""
 
     def stop(number: int, frame: object) -> None:
         raise TooLong
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 2 * limit)
+    kind, timer = signal.SIGALRM, signal.ITIMER_REAL
+    if not by_clock:
+        kind, timer = signal.SIGPROF, signal.ITIMER_PROF
+    before = signal.signal(kind, stop)
+    signal.setitimer(timer, 2 * limit)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(timer, 0.0)
+        signal.signal(kind, before)
 
 
 def told(raised: Exception) -> str:

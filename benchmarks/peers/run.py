@@ -41,6 +41,7 @@ TO_10, TO_3, TO_1 = TRACES
 FIRST = (EXACT, TO_10, LARGEST, LAYERS)
 THEN = (TO_1, TO_3, DEFAULT, GGN, DIAGONAL, DENSITY)
 ON_CPU = ("MLP", "tanh-MLP", "MLP, untrained", "VGG-small")
+CLOCKS = {"cuda": "wall", "cpu": "processor"}
 LAST = ("ResNet-50", "head of GPT-2")  # where time allows
 
 
@@ -55,6 +56,8 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, default=None)
     options = parser.parse_args()
     device = torch.device(options.device)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False  # the same precision for all
     torch.backends.mha.set_fastpath_enabled(False)  # its kernel has no forward derivative
     out = options.out or RESULTS / f"peers-{device.type}.json"
@@ -131,7 +134,7 @@ class Record:
             "truth known to": made.known_to,
         }
         content = {
-            "machine": machine(self.device),
+            "machine": machine(self.device) | {"clock": CLOCKS[self.device.type]},
             "versions": {each.name: version(each.package) for each in LIBRARIES},
             "networks": self.networks,
             "cells": [dataclasses.asdict(cell) for cell in self.cells],

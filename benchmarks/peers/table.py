@@ -111,7 +111,7 @@ def insert(page: pathlib.Path, made: str) -> None:
 
 def table(found: Record) -> str:
     """The networks, one line a question and network with one column a library, and who is first."""
-    lines = [f"On {found['machine']['device']}, torch {found['machine']['torch']}, float32.", ""]
+    lines = [f"On {where(found)}.", ""]
     lines += [*of_networks(found), ""]
     lines += [*of_answers(found, rows_of(found)), "", standing(found), ""]
     return "\n".join(lines)
@@ -120,8 +120,16 @@ def table(found: Record) -> str:
 def short_table(found: Record) -> str:
     """A few of the questions."""
     chosen = [row for row in SHORT if row in rows_of(found)]
-    machine = f"{found['machine']['device']}, torch {found['machine']['torch']}, float32"
-    return "\n".join([f"{machine}:", "", *of_answers(found, chosen), "", standing(found), ""])
+    return "\n".join(
+        [f"On {where(found)}:", "", *of_answers(found, chosen), "", standing(found), ""]
+    )
+
+
+def where(found: Record) -> str:
+    """The machine, and what a second is there."""
+    machine = found["machine"]
+    clock = ", seconds of processor time" if machine.get("clock") == "processor" else ""
+    return f"{machine['device']}, torch {machine['torch']}, float32{clock}"
 
 
 def rows_of(found: Record) -> list[Row]:
@@ -296,8 +304,7 @@ def picture(found: Record, path: pathlib.Path) -> None:
     axes.set_yticks(range(len(rows)), [f"{n}: {q}" for n, q in rows], fontsize=7)
     axes.set_ylim(-0.7, len(rows) - 0.3)
     axes.grid(axis="both", alpha=0.25)
-    machine = found["machine"]
-    title = f"Time of a first call, {machine['device']}, torch {machine['torch']}, float32"
+    title = f"Time of a first call on {where(found)}"
     axes.set_title(
         f"{title}\nhollow: the accuracy was not reached, or the time is extrapolated", fontsize=9
     )
