@@ -6,11 +6,17 @@ does not tell where that is so; the questions about the Hessian are asked only t
 
 from __future__ import annotations
 
-from tools import DIAGONAL, EXACT, GGN, LAYERS, TRACES, Library, Way, from_diagonal
+from collections.abc import Callable
+
+from tools import DIAGONAL, EXACT, GGN, LAYERS, TRACES, Answer, Library, Way
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 ASKED = (EXACT, *TRACES, LAYERS, DIAGONAL)
+
+
+def whole(diagonal: Callable[[], Answer], name: str) -> Way:
+    return Way(name, lambda seed, products: diagonal(), has_all=True)
 
 
 class Diagonals(Library):
@@ -18,7 +24,7 @@ class Diagonals(Library):
 
     def ways(self, question: str) -> list[Way]:
         is_ggn = question == GGN or (question in ASKED and self.network.is_piecewise_linear)
-        return [from_diagonal(question, *each) for each in self._ggn()] if is_ggn else []
+        return [whole(*each) for each in self._ggn()] if is_ggn else []
 
     def _ggn(self):  # type: ignore[no-untyped-def]
         raise NotImplementedError
@@ -33,7 +39,7 @@ class BackPack(Diagonals):
 
     def ways(self, question: str) -> list[Way]:
         if question in ASKED and not self.network.is_piecewise_linear:
-            return [from_diagonal(question, *each) for each in self._in_parts("DiagHessian")]
+            return [whole(*each) for each in self._in_parts("DiagHessian")]
         return super().ways(question)
 
     def _ggn(self):  # type: ignore[no-untyped-def]
