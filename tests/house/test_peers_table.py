@@ -95,7 +95,8 @@ def test_bold_is_the_fastest_answer():
         }
         fastest = min(times, key=lambda library: times[library])
         assert texts[fastest].startswith("**"), (network, question)
-        slow = [library for library, took in times.items() if took > 1.11 * times[fastest]]
+        noise = 1.34 if network in RECORDS.get("peers-cpu", {"networks": {}})["networks"] else 1.11
+        slow = [library for library, took in times.items() if took > noise * times[fastest]]
         assert not any(texts[library].startswith("**") for library in slow)
 
 
