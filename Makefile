@@ -73,6 +73,7 @@ $(PEERS)/.ready: pyproject.toml lab/pyproject.toml constraints.txt benchmarks/pe
 	@touch $@
 
 # --strict: a link that leads nowhere, or a page that nothing leads to, is an error.
+docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(READY)
 	$(VENV)/bin/mkdocs build --strict
 

@@ -19,6 +19,7 @@ import hutchinson
 import importing
 import lm_head
 import recorded
+import strangers
 import sweep
 import training_steps
 import vmap
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "recorded": recorded.run,
     "compiled": compiled.run,
     "whole_calls": whole_calls.run,
+    "strangers": strangers.run,
 }
 
 

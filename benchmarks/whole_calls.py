@@ -78,7 +78,7 @@ def auditing(model: nn.Module, data: tuple[Tensor, Tensor]) -> tuple[str, str]:
     return "", str(found.cost)
 
 
-EXACT = Call("exact trace", measuring(measures="curvature.trace"))
+EXACT = Call("exact trace", measuring(measures="curvature.trace", method="exact"))
 LAMBDA = Call("λ_max to 1 %", largest)
 
 

@@ -9,12 +9,10 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-DOCS = pathlib.Path(__file__).parent
-
 
 def on_files(files: Files, config: Any) -> Files:
     """Add a page for every notebook."""
-    for path in sorted((DOCS / "notebooks").glob("*.ipynb")):
+    for path in sorted(pathlib.Path(config.docs_dir).glob("notebooks/*.ipynb")):
         made = markdown(json.loads(path.read_text(encoding="utf-8")), path.name)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=made))
     return files
@@ -22,7 +20,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(text: str, **_: Any) -> str:
     """Lead readers of the site to these pages; the files lead to the notebooks."""
-    return re.sub(r"\]\(((?:notebooks/)?[\w-]+)\.ipynb\)", r"](\1.md)", text)
+    return re.sub(r"\]\(((?:(?:\.\./)?notebooks/)?[\w-]+)\.ipynb\)", r"](\1.md)", text)
 
 
 def markdown(book: dict[str, Any], name: str) -> str:

@@ -34,7 +34,7 @@ def main() -> None:
         {"original": model, "rescaled": copy}, data, measures=["curvature.trace", "relative.kappa"]
     )
     print(found)
-    assert [(e.measure, e.by) for e in found.explained()] == [("curvature.trace", "scale")]
+    assert found.answer().tied == [("original", "rescaled")]
 
 
 if __name__ == "__main__":

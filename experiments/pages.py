@@ -19,7 +19,7 @@ from spiritlevel_lab.papers import record
 from spiritlevel_lab.papers.records import save
 
 HERE = pathlib.Path(__file__).parent
-RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
+RESULTS, PAGES = HERE / "results", HERE.parent / "reproduction"
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         audit = sl.results.Audit.from_json(arguments.audit.read_text(encoding="utf-8"))
         made = audited.AuditRecord.of(audit, arguments.network)
         print(audited.save(made, RESULTS, arguments.audit.stem))
-    for path in write_pages(RESULTS, DOCS):
+    for path in write_pages(RESULTS, PAGES):
         print(path)
 
 

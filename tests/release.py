@@ -20,7 +20,7 @@ import sys
 ROOT = pathlib.Path(__file__).parents[1]
 GITHUB = "https://github.com/"
 KINDS = {".cff", ".ipynb", ".md", ".py", ".toml", ".yml"}  # of files that hold links
-FOLDERS = ("docs", "examples", "experiments", "lab", "src", "tests")
+FOLDERS = ("docs", "examples", "experiments", "lab", "reproduction", "src", "tests")
 HOSTS = ("github.com", "raw.githubusercontent.com", "colab.research.google.com/github")
 FIRST_PAGES = ("README.md", "lab/README.md")  # a package index shows them, without the repository
 PICTURES = (".png", ".svg")

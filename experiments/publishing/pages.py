@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Mapping
 
 from spiritlevel.ground.files import write_atomically
-from spiritlevel.pages.figures.series import svg
 from spiritlevel_lab.papers.registry import find, names
 
 from . import audited
@@ -17,9 +16,11 @@ from .population_lines import populations
 from .recorded import load
 from .render import render
 from .results import ScaleResult
+from .series import svg
 from .summary import summary
 from .what_holds import FIGURE, what_holds
 
+DOCS = "../docs/"  # of users, from the folder of the reproductions
 EARLIER = "earlier_verdicts.json"  # beside the folder of results
 
 
@@ -41,7 +42,7 @@ def analysed(results: str | os.PathLike[str]) -> dict[str, list[ScaleResult]]:
 def pages(
     results: str | os.PathLike[str], found: Mapping[str, list[ScaleResult]] | None = None
 ) -> dict[str, bytes]:
-    """By path below docs/: the two summaries, and page and figures of every experiment.
+    """By path below reproduction/: the two summaries, and page and figures of every experiment.
 
     `found` is what `analysed` returns, where that is there already.
     """
@@ -59,9 +60,9 @@ def pages(
     top = {"experiments.md": text.encode()}
     if run:
         shown = populations([scales[0] for scales in run])
-        top["what-holds.md"] = what_holds(run, shown).encode()
+        top[f"{DOCS}what-holds.md"] = what_holds(run, shown).encode()
         if shown:
-            written[FIGURE] = forest(shown)
+            written[f"{DOCS}{FIGURE}"] = forest(shown)
     return top | written
 
 
@@ -72,11 +73,11 @@ def _earlier(results: str | os.PathLike[str]) -> dict[str, list[str]]:
     return found
 
 
-def write_pages(results: str | os.PathLike[str], docs: str | os.PathLike[str]) -> list[str]:
-    """Write them below the folder `docs`; the paths."""
+def write_pages(results: str | os.PathLike[str], folder: str | os.PathLike[str]) -> list[str]:
+    """Write them below the folder of the reproductions; the paths."""
     paths = []
     for place, content in pages(results).items():
-        path = pathlib.Path(docs) / place
+        path = pathlib.Path(folder) / place
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
         paths.append(str(path))

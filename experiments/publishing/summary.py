@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from spiritlevel.pages import markdown
-from spiritlevel.pages.markdown import escape
 from spiritlevel.records.content import Cell, IntervalEstimate, Table, plain
 from spiritlevel.verbs.audit import NEARLY
 from spiritlevel_lab.claims.experiment import PAPERS, Experiment
 from spiritlevel_lab.claims.findings import Finding
 from spiritlevel_lab.claims.scale import WORDS
 
+from . import markdown
 from .audited import AuditRecord, audit_table
+from .markdown import escape
 from .results import ScaleResult, scale_in_words, tally
 from .scale_table import CAPTION as SCALES
 from .scale_table import scale_table
@@ -94,8 +94,8 @@ def summary(
 ) -> str:
     """The page, as Markdown; `earlier` are the verdicts before the present rules."""
     parts = [
-        "# The papers' experiments, run here",
-        "What is missing, said once:",
+        "# Reproductions of five papers' experiments",
+        "What we could not reproduce, and why:",
         "\n".join(f"- {each}" for each in MISSING),
         *HOW,
         _papers(),
@@ -145,7 +145,7 @@ def summary(
     parts += [
         "Each page says beside the numbers which of them change although the network's function "
         "stays the same, and when they mislead. `spiritlevel show NAME` prints the whole card of "
-        "a measure, and [trust](trust.md) explains the audit.",
+        "a measure, and [trust](../docs/trust.md) explains the audit.",
     ]
     return "\n\n".join(parts) + "\n"
 

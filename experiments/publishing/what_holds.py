@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spiritlevel.pages import markdown
-from spiritlevel.pages.markdown import escape
 from spiritlevel.records.content import Cell, Table
 from spiritlevel_lab.claims.outcomes import OVER_ALL, WITHIN
 from spiritlevel_lab.claims.rows import OUTCOMES
 
+from . import markdown
+from .markdown import escape
 from .population_lines import LEVELS, MeasuredPopulation, MeasureLine, View
 from .results import ScaleResult, cited, tally
 from .scale_table import population_in_words
 
-FIGURE = "experiments/what-holds.svg"
+FIGURE = "pictures/what-holds.svg"
+REPRODUCTION = "../reproduction/experiments"
 SIDES = ("smaller", "larger", "unclear")
 COLUMNS = ("the flatter networks have", *SIDES)
 LEGEND = (
@@ -44,7 +45,7 @@ def what_holds(
     """The page, as Markdown; `found` are the populations that the picture shows."""
     nearest = [scales[0] for scales in results]
     lines = [line for population in found for line in population.lines]
-    parts = ["# What holds"]
+    parts = ["# Does flatness predict generalization?"]
     if lines:
         parts += [
             _answer(lines),
@@ -58,8 +59,8 @@ def what_holds(
             "measures that tell nothing, about one in 40 would be clear on each side.",
         ]
     parts += [
-        "## What came of the papers' claims",
-        f"{tally(nearest)} [Reproductions](experiments.md) has each of them, with its rule, its "
+        "## Whether five papers' claims held up",
+        f"{tally(nearest)} [Reproductions]({REPRODUCTION}.md) has each of them, with its rule, its "
         "scale, and what its verdict was before the present rules.",
         "## What to do",
         "\n".join(f"{place}. {each}" for place, each in enumerate(ADVICE, start=1)),
@@ -98,6 +99,6 @@ def _counts(lines: Sequence[MeasureLine], view: View) -> list[Cell]:
 def _population(population: MeasuredPopulation) -> str:
     experiment = population.result.experiment
     return (
-        f"[{escape(cited(experiment))}](experiments/{experiment.name}.md) "
+        f"[{escape(cited(experiment))}]({REPRODUCTION}/{experiment.name}.md) "
         f"({escape(population_in_words(population.result))})"
     )

@@ -38,7 +38,7 @@ Data = tuple[Tensor, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Of every run; momentum and batch are those of the examples in docs/training.md."""
+    """Of every run; momentum and batch are those of the examples in docs/guides/penalties.md."""
 
     width: int = 8
     epochs: int = 15

@@ -1,4 +1,4 @@
-"""The tables of docs/uses and docs/training.md from the recorded results, as Markdown.
+"""The tables of reproduction/ on uses and penalties from the recorded results, as Markdown.
 
 Quantization, pruning with differences between the rules, sharpness at the edge of stability, and
 penalties beside plain training.

@@ -19,14 +19,12 @@ from .verbs.activations import ActivationCurvature as ActivationCurvature
 from .verbs.audit import Answer as Answer
 from .verbs.audit import Audit as Audit
 from .verbs.audit import Verdict as Verdict
-from .verbs.comparison import AlsoDiffering as AlsoDiffering
 from .verbs.comparison import Comparison as Comparison
-from .verbs.comparison import Disagreement as Disagreement
-from .verbs.comparison import Explained as Explained
 from .verbs.comparison import Pair as Pair
 from .verbs.comparison import PairFindings as PairFindings
 from .verbs.comparison import Place as Place
 from .verbs.comparison import Ranking as Ranking
+from .verbs.comparison import Scale as Scale
 from .verbs.landscape import Axis as Axis
 from .verbs.landscape import Landscape as Landscape
 from .verbs.landscape import Mark as Mark

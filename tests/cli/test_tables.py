@@ -1,6 +1,7 @@
 """Tables of layers: a number is never cut off, whatever the names are."""
 
 import io
+import itertools
 
 import pytest
 
@@ -37,3 +38,21 @@ def test_a_name_without_dots_is_folded():
     shown = printed({"a" * 100: NUMBERS}, 80)
     assert "…" not in shown
     assert shown.count("a") >= 100
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_columns_that_do_not_fit_go_below_and_every_table_names_its_rows(width):
+    titles = ["rank", "neuron.rho_sum", "Gini impurity", "loss", "accuracy"]
+    numbers = [str(1000 + place) for place in range(len(titles))]
+    console = PlainConsole(file=io.StringIO(), width=width)
+    columns = [Column("network", kind="name"), *titles]
+    print_parts(console, [Table(columns, [["rescaled", *numbers], ["plain", *numbers]])])
+    shown = console.file.getvalue()
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    rows = [line.split() for line in shown.splitlines()]
+    for name in ("rescaled", "plain"):
+        of_it = [row[1:] for row in rows if row[:1] == [name]]
+        assert [*itertools.chain(*of_it)] == numbers  # each once, in their order
+        assert len(of_it) == shown.count("network")
+    assert (shown.count("network") == 1) is (width >= 80)

@@ -114,7 +114,7 @@ def test_eigenvalue_whose_pace_is_not_known():
 
 def test_of_the_head(monkeypatch):
     """Its products are allowed 300 whatever is asked for; here 3, so that they do not suffice."""
-    head = importlib.import_module("spiritlevel.measures.head.cards")
+    head = importlib.import_module("spiritlevel.measures.head")
     monkeypatch.setattr(head, "MIN_PRODUCTS", 3)
 
     def measured(seed, max_passes):

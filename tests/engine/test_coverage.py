@@ -16,7 +16,7 @@ from torch import nn
 
 import spiritlevel as sl
 from spiritlevel.engine.weight_space.probes import GLANCE, PILOT
-from spiritlevel.measures.curvature.trace_squared import trace_squared
+from spiritlevel.measures.curvature.square_probes import trace_squared
 from zoo.dense_problem import DenseProblem
 from zoo.plain import after_training, classes, network, random
 

@@ -27,7 +27,7 @@ from spiritlevel.engine.weight_space.chunk_products import Images
 from spiritlevel.engine.weight_space.metrics import Metric
 from spiritlevel.engine.weight_space.probes import PILOT, WeightProbes
 from spiritlevel.engine.weight_space.products import AbstractProducts
-from spiritlevel.measures.curvature.trace_squared import trace_squared
+from spiritlevel.measures.curvature.square_probes import trace_squared
 from spiritlevel.results import Status
 from zoo.dense_problem import DenseProblem
 from zoo.plain import classes, network, random
@@ -260,7 +260,11 @@ def coverage(B, *, normal, count, draws):
 
 @pytest.mark.parametrize("matrix", TABLE)
 def test_the_table_in_the_docs(matrix):
-    lines = (pathlib.Path(__file__).parents[2] / "docs" / "estimates.md").read_text().splitlines()
+    lines = (
+        (pathlib.Path(__file__).parents[2] / "reproduction" / "estimates.md")
+        .read_text()
+        .splitlines()
+    )
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith(f"| {matrix} | ")]
     assert [row[1].split(",")[0] for row in rows] == ["signs", "normal"]
     for row, normal in zip(rows, (False, True), strict=True):

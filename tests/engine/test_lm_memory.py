@@ -28,7 +28,7 @@ def status(key):
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(key))
 
 torch.set_num_threads(1)
-head = importlib.import_module("spiritlevel.measures.head.cards")
+head = importlib.import_module("spiritlevel.measures.head")
 assert head.MIN_PRODUCTS
 head.MIN_PRODUCTS = 1  # max_passes decides: a few products fill the memory
 model, loader = language_model(), tokens({sequences}, {length})

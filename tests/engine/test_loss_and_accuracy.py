@@ -98,8 +98,8 @@ def test_networks_compared_in_python_show_it(problem):
     net, x, y = problem
     other = Net(nn.Linear(4, 3)).double().eval()
     found = sl.compare({"one": net, "other": other}, (x, y), measures="head.trace")
-    heading, *_ = found.ranking_rows()
-    assert {"loss", "accuracy"} <= set(heading)
+    titles = {column.title for column in found.ranking_table().columns}
+    assert {"loss", "accuracy"} <= titles
 
 
 def test_the_command_makes_no_further_pass(monkeypatch):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-import spiritlevel.measures.curvature.trace_squared
+import spiritlevel.measures.curvature.square_probes
 from spiritlevel.engine.precision import Precision
 from spiritlevel.engine.weight_space.probes import PILOT
 from spiritlevel.testing import references
@@ -287,7 +287,7 @@ SQUARE = "curvature.trace_squared"
 @pytest.mark.parametrize("folded", [1024, 16], ids=["all entries", "folded"])
 def test_data_error_of_the_square(folded, monkeypatch):
     """2⟨H, H_c⟩ of 16 parts of the data, from their dense Hessians: Tr H² changes by 2⟨H, dH⟩."""
-    monkeypatch.setattr(spiritlevel.measures.curvature.trace_squared, "FOLDED", folded)
+    monkeypatch.setattr(spiritlevel.measures.curvature.square_probes, "FOLDED", folded)
     net, x, y = network(), random(64, 4) * (0.5 + random(64, 1, seed=1).abs()), classes(64, 3)
     truth = references.Truth(net, [(x, y)], F.cross_entropy)
     H = truth.hessian(list(truth.parameters))

@@ -57,7 +57,7 @@ READERS = {
 READ = {
     "Report": ("settings", "cost", "measures", "layers"),
     "Audit": ("original", "moved", "moves", "absent"),
-    "Comparison": ("reports", "matched", "unmatched"),
+    "Comparison": ("reports", "matched_pairs", "unmatched", "scales", "audited"),
     "Landscape": ("directions", "axes", "losses", "errors", "marks", "notes", "settings", "cost"),
     "Spectrum": ("eigenvalues", "density"),
     "Quantization": ("widths", "rounding", "sizes", "chosen", "frontier", "loss", "settings"),

@@ -6,12 +6,13 @@ import io
 import pathlib
 import re
 import shlex
+import textwrap
 
 from typer.testing import CliRunner
 
 from spiritlevel.cli.app import app
 
-BLOCK = re.compile(r"^```(python|console|text|diff)\n(.*?)^```", flags=re.M | re.S)
+BLOCK = re.compile(r"^( *)```(python|console|text|diff)\n(.*?)^\1```", flags=re.M | re.S)
 BETWEEN = re.compile(r"\s*(<!-- fmt: on -->\s*)?")
 
 
@@ -29,10 +30,10 @@ def blocks(text, *languages):
     kept = []
     for i, match in enumerate(found):
         printed = None
-        if match[1] == "python" and i + 1 < len(found) and found[i + 1][1] == "text":
+        if match[2] == "python" and i + 1 < len(found) and found[i + 1][2] == "text":
             gap = text[match.end() : found[i + 1].start()]
-            printed = found[i + 1][2] if BETWEEN.fullmatch(gap) else None
-        kept.append(Block(match[1], match[2], printed))
+            printed = textwrap.dedent(found[i + 1][3]) if BETWEEN.fullmatch(gap) else None
+        kept.append(Block(match[2], textwrap.dedent(match[3]), printed))
     return [block for block in kept if block.language in languages]
 
 

@@ -18,14 +18,16 @@ from torch.nn import functional as F
 import spiritlevel as sl
 from command_line import ABSENT
 from house import shown
-from spiritlevel.cli import cards
 from spiritlevel.cli.app import app
 from spiritlevel.inputs import digits, mlp
 from spiritlevel.verbs import measuring as api
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
+PAGES = sorted(
+    page for folder in ("docs", "reproduction") for page in (ROOT / folder).rglob("*.md")
+)
+NOT_SHOWN = {"docs/api-examples.md"}  # its parts stand on other pages
 COMMANDS = typer.main.get_command(app)
 NEEDED = {
     "from transformers": "transformers",
@@ -39,7 +41,7 @@ NEEDED = {
 
 
 def name_of(page):
-    return str(page.relative_to(DOCS))
+    return page.relative_to(ROOT).as_posix()
 
 
 def blocks(page, *languages):
@@ -56,7 +58,7 @@ def runnable(page):
 
 
 def test_there_is_something_to_run():
-    assert {"index.md", "estimates.md", "guides/plain-loop.md"} <= {
+    assert {"docs/index.md", "docs/mathematics.md", "docs/guides/frameworks.md"} <= {
         name_of(page) for page in PAGES if runnable(page)
     }
     assert sum(len(blocks(page, "console")) for page in PAGES) >= 5
@@ -108,7 +110,9 @@ def test_other_languages_do_not_hide_code():
         kind
         for page in PAGES
         if not is_experiment(page)
-        for kind in re.findall(r"^```(\S*)\n(?:.|\n)*?^```", page.read_text("utf-8"), flags=re.M)
+        for _, kind in re.findall(
+            r"^( *)```(\S*)\n(?:.|\n)*?^\1```", page.read_text("utf-8"), flags=re.M
+        )
     }
     assert kinds <= {"python", "console", "text", "diff"}
 
@@ -138,17 +142,62 @@ def test_every_tutorial_shows_what_its_code_prints(page):
     assert [block for block in blocks(page, "python") if block.printed]
 
 
-def test_the_table_of_default_measures_is_made_from_the_cards():
-    text = (DOCS / "choosing.md").read_text("utf-8")
-    found = re.search(r"<!-- generated: .* -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)
-    assert found is not None
-    assert found[1] == cards.markdown_table(card for card in api.cards() if card.default)
+def test_default_measures_stand_where_their_symmetries_belong():
+    section = (DOCS / "choosing.md").read_text("utf-8").partition("## By invariance")[2]
+    rows = re.findall(r"^\| (.+?) \| (`.+`) \|$", section.partition("\n## ")[0], flags=re.M)
+    symmetries = {
+        "rescaling layers and single neurons": {"layer_rescale", "neuron_rescale"},
+        "rescaling layers": {"layer_rescale"},
+        "neither": set(),
+    }
+    on_page = {name: symmetries[row] for row, cell in rows for name in re.findall("`(.+?)`", cell)}
+    left_out = {"scaled.trace"}  # named below the table
+    assert on_page == {
+        card.name: set(card.invariant) & {"layer_rescale", "neuron_rescale"}
+        for card in api.cards()
+        if card.default and card.name not in left_out
+    }
 
 
 def test_every_family_is_named():
-    text = (DOCS / "choosing.md").read_text("utf-8")
+    text = (DOCS / "measures.md").read_text("utf-8")
     named = re.findall(r"^\| `(\w+)\.\*` \|", text, flags=re.MULTILINE)
     assert {card.family for card in api.cards()} == set(named)
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted(
+        page
+        for each in ("choosing", "reports", "guides/*", "uses/*")
+        for page in DOCS.glob(f"{each}.md")
+    ),
+    ids=name_of,
+)
+def test_a_guide_is_short(page):
+    """One task, at most 600 words beside its code; tables of results are in reproduction/."""
+    prose = re.sub(r"^ *```.*?^ *```", "", page.read_text("utf-8"), flags=re.M | re.S)
+    assert len(re.findall(r"\S*\w\S*", prose)) <= 600
+    assert not re.search(r"^\|.*\d ± \d", prose, flags=re.M)
+
+
+def test_every_file_format_is_named():
+    sources = (path for room in ("src", "lab/src") for path in (ROOT / room).rglob("*.py"))
+    known = set(
+        re.findall(r'"(spiritlevel-[a-z-]+-\d+)"', " ".join(p.read_text("utf-8") for p in sources))
+    )
+    named = set(
+        re.findall(r"`(spiritlevel-[a-z-]+-\d+)`", (DOCS / "versioning.md").read_text("utf-8"))
+    )
+    assert known == named
+
+
+def test_experiments_are_cited_by_author():
+    """Their ids stand in links and in code alone."""
+    left_out = re.compile(r"\]\([^)]*\)|^ *```.*?^ *```|`[^`]*`", flags=re.M | re.S)
+    for page in DOCS.rglob("*.md"):
+        text = left_out.sub("", page.read_text("utf-8"))
+        assert re.findall(r"\b00[0-4]-\w+", text) == [], page.name
 
 
 # -- the site --------------------------------------------------------------------------------
@@ -157,7 +206,7 @@ def test_every_family_is_named():
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The built site; a page that leads nowhere, or to which nothing leads, is an error."""
-    for package in ("mkdocs", "mkdocstrings"):
+    for package in ("mkdocs", "mkdocstrings", "material", "latex2mathml"):
         pytest.importorskip(package, reason=f"the site is built with it: pip install {package}")
     from filelock import FileLock  # torch needs it, too
     from mkdocs.commands.build import build
@@ -175,30 +224,49 @@ def site(tmp_path_factory):
 
 
 def test_the_site_has_every_page(site):
-    built = {str(page.relative_to(site).with_suffix(".md")) for page in site.rglob("*.html")}
-    assert {name_of(page) for page in PAGES} <= built
+    built = {page.relative_to(site).with_suffix(".md").as_posix() for page in site.rglob("*.html")}
+    pages = {name_of(page) for page in PAGES} - NOT_SHOWN
+    assert {page.removeprefix("docs/") for page in pages} <= built
 
 
 def test_all_keywords_of_a_verb_are_shown(site):
-    page = (site / "api.html").read_text("utf-8")
+    page = (site / "api" / "neurons.html").read_text("utf-8")
     section = page.partition('id="spiritlevel.neurons"')[2].partition("</pre>")[0]
     shown = re.findall(r"\w+", re.sub(r"<[^>]*>", "", section))
     assert set(inspect.signature(sl.neurons).parameters) <= set(shown)
     assert "shared" not in shown
 
 
-def test_experiments_are_one_entry_of_the_menu(site):
-    page = (site / "index.html").read_text("utf-8")
-    assert 'href="experiments.html"' in page
-    assert "experiments/002-fig-4.html" not in page
-    assert "experiments/002-fig-4.html" in (site / "experiments.html").read_text("utf-8")
+def test_a_function_has_a_page_with_an_example_and_what_goes_with_it(site):
+    page = (site / "api" / "quantization.html").read_text("utf-8")
+    for words in ('id="example"', 'id="see-also"', 'href="pruning.html"', 'href="../uses/'):
+        assert words in page
+
+
+def test_every_example_belongs_to_a_function():
+    listed = re.findall(r"^- `([\w.]+)`$", (DOCS / "api.md").read_text("utf-8"), flags=re.M)
+    shown = re.findall(r"^## (\S+)$", (DOCS / "api-examples.md").read_text("utf-8"), flags=re.M)
+    assert set(shown) - set(listed) == {"setup"}
+
+
+def test_a_command_has_a_page_with_its_options(site):
+    page = (site / "commands" / "quantize.html").read_text("utf-8")
+    for option in (o for p in COMMANDS.commands["quantize"].params for o in p.opts):
+        assert option in page
+
+
+def test_the_second_site_and_the_first_lead_to_each_other(site):
+    pages = site / "reproduction"
+    assert "experiments/002-fig-4.html" in (pages / "experiments.html").read_text("utf-8")
+    assert 'href="../mathematics.html"' in (pages / "estimates.html").read_text("utf-8")
+    assert 'href="reproduction/experiments.html"' in (site / "what-holds.html").read_text("utf-8")
 
 
 FOUND = {
-    "FlatnessMonitor": "api.html#spiritlevel.FlatnessMonitor",
-    "preflight": "api.html#spiritlevel.preflight",
-    "load_checkpoint": "api.html#spiritlevel.inputs.load_checkpoint",
-    "equal confidence": "api.html#spiritlevel.compare",
+    "FlatnessMonitor": "api/FlatnessMonitor.html",
+    "preflight": "api/preflight.html",
+    "load_checkpoint": "api/inputs.load_checkpoint.html",
+    "equal confidence": "guides/compare.html",
 }
 
 
@@ -211,24 +279,21 @@ def test_search_finds_it_from_a_folder(site, browser):
     opened = browser.new_page()
     opened.on("pageerror", lambda error: errors.append(str(error)))
     opened.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
-    opened.goto((site / "guides" / "lightning.html").as_uri())
-    opened.evaluate("document.getElementById('mkdocs_search_modal').style.display = 'block'")
-    results, before = opened.locator("#mkdocs-search-results a"), []
+    opened.goto((site / "guides" / "frameworks.html").as_uri())
+    opened.locator("input.md-search__input").click()
+    searched = opened.locator("input.md-search__input")
     for words, page in FOUND.items():
-        opened.locator("#mkdocs-search-query").fill(words)
-        opened.wait_for_function(OTHER_LINKS, arg=before)
-        links = before = results.evaluate_all("all => all.map(a => a.href)")
-        assert any(page in link for link in links[:8]), (words, links[:8])
-        assert pathlib.Path(urllib.parse.urlparse(links[0]).path).is_file()
+        searched.fill("")
+        searched.press_sequentially(words)
+        opened.wait_for_function(AMONG_THE_FIRST, arg=page, timeout=20_000)
+        first = opened.locator(".md-search-result__link").first.evaluate("link => link.href")
+        assert pathlib.Path(urllib.parse.urlparse(first).path).is_file()
     assert errors == []
     opened.close()
 
 
-# Whether there are results, and not those of the words before.
-OTHER_LINKS = """before => {
-  const links = [...document.querySelectorAll('#mkdocs-search-results a')].map(a => a.href);
-  return links.length > 0 && links.join() !== before.join();
-}"""
+AMONG_THE_FIRST = """page => [...document.querySelectorAll('.md-search-result__link')]
+  .slice(0, 8).some(link => link.href.includes(page))"""
 
 
 def test_nothing_is_fetched_from_elsewhere(site):
@@ -241,10 +306,19 @@ def test_nothing_is_fetched_from_elsewhere(site):
 
 
 def test_formulas_are_typeset(site):
-    assert "$$" in (DOCS / "measures.md").read_text("utf-8")
-    page = (site / "measures.html").read_text("utf-8")
-    assert "$$" not in page
-    assert page.count('<p class="formula">') == len(api.cards())
+    for path in ("measures/relative.html", "measures/head.html", "mathematics.html"):
+        page = (site / path).read_text("utf-8")
+        assert "arithmatex" not in page
+        formulas = re.findall(r"<math .*?</math>", page, flags=re.S)
+        assert len(formulas) >= 5
+        assert [each for each in formulas if "\\" in re.sub("<[^>]*>", "", each)] == []
+
+
+def test_the_symbols_of_every_formula_are_explained():
+    symbols = hook("symbols").symbols
+    assert [card.name for card in api.cards() if not symbols(card.formula)] == []
+    rows = symbols(r"\sum_s \langle w_s, w_s \rangle H^l_{s,s}")
+    assert [row.partition("$ ")[0] for row in rows] == ["$H^l", "$w_s"]
 
 
 def hook(name):
@@ -254,15 +328,18 @@ def hook(name):
     return module
 
 
-def test_a_formula_is_text():
-    """What is not known stays as it was written, and is never markup."""
-    found = hook("hooks").on_page_markdown(r"before $$ \lambda_1 < <b> $$ after")
-    assert found == 'before <p class="formula">λ<sub>1</sub> &lt; &lt;b&gt;</p> after'
+def test_a_formula_is_mathml():
+    """What `\\bigl` leaves as it is becomes a sign, too."""
+    pytest.importorskip("latex2mathml")
+    made = hook("hooks").on_page_content(r'a <span class="arithmatex">\(\bigl\| w &lt; 1\)</span>')
+    assert made.startswith("a <math")
+    assert "‖" in made
+    assert "&#x0003C;" in made
 
 
 def test_anchors_are_selectors():
     """The theme's script ends with an error at one that is not."""
-    pytest.importorskip("markdown")
+    pytest.importorskip("latex2mathml")
     assert hook("hooks").anchor("1. A first number", "-") == "_1-a-first-number"
     assert hook("hooks").anchor("What holds", "-") == "what-holds"
 
@@ -302,7 +379,7 @@ def test_the_api_has_every_public_name():
         for name, value in vars(sl).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
-    assert {name for name in public if f"::: spiritlevel.{name}\n" not in text} == set()
+    assert {name for name in public if f"- `spiritlevel.{name}`\n" not in text} == set()
 
 
 def test_notebooks_are_pages_too(site):
@@ -312,4 +389,5 @@ def test_notebooks_are_pages_too(site):
     assert "curvature.trace" in page
     assert 'href="language-model.html"' in page
     assert (site / "notebooks" / "your-own-network.ipynb").is_file()
-    assert "notebooks/your-own-network.html" in (site / "notebooks.html").read_text("utf-8")
+    first = (site / "tutorials" / "first-number.html").read_text("utf-8")
+    assert "notebooks/your-own-network.html" in first

@@ -13,7 +13,7 @@ from spiritlevel.cli.app import app
 from spiritlevel.measures.other_names import OTHER_NAMES, known_here_as
 from spiritlevel.training.penalties import registry as penalties
 
-PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "names.md").read_text("utf-8")
+PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "glossary.md").read_text("utf-8")
 OURS = re.compile(r"`([^`]*)`")
 MEASURES = {card.name for card in sl.cards()}
 FAMILIES = {name.partition(".")[0] for name in MEASURES}

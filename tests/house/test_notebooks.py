@@ -37,8 +37,8 @@ def shown(cell):
 def test_there_are_four():
     names = ["a-population", "language-model", "monitor-and-sam", "your-own-network"]
     assert [path.stem for path in NOTEBOOKS] == names
-    page = (ROOT / "docs" / "notebooks.md").read_text("utf-8")
-    assert all(f"(notebooks/{name}.ipynb)" in page for name in names)
+    menu = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert all(f": notebooks/{name}.md" in menu for name in names)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -62,7 +62,7 @@ def test_a_module_that_fails_is_named_with_the_reason_each_time(tmp_path):
 def test_a_name_that_is_taken_is_refused_with_both_places(tmp_path):
     install(tmp_path, "taken", MEASURE.format(name="norms.weight"), group="spiritlevel.measures")
     text = printed(tmp_path, REFUSED)
-    assert "'norms.weight' is registered twice: by spiritlevel.measures.norms.cards.weight" in text
+    assert "'norms.weight' is registered twice: by spiritlevel.measures.norms.weight" in text
     assert "and taken.size. Choose another name." in text
 
 

@@ -1,4 +1,4 @@
-"""The tables of penalties in docs/training.md are made from the record of the runs."""
+"""The tables of penalties in reproduction/penalties.md are made from the record of the runs."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ def scripts(monkeypatch):
 
 def test_the_page_shows_what_was_recorded(scripts):
     recorded = json.loads(RECORD.read_text("utf-8"))
-    page = (ROOT / "docs" / "training.md").read_text("utf-8")
+    page = (ROOT / "reproduction" / "penalties.md").read_text("utf-8")
     for part in recorded["rates"].values():
         table = "\n".join(scripts["tables"]["penalties"](part))
         assert f"\n\n{table}\n\n" in page

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from spiritlevel.testing import dense
+from spiritlevel.testing import references
 
 
 class Slope(torch.autograd.Function):
@@ -60,18 +60,18 @@ def test_every_entry_is_that_of_torch_row_by_row(middle):
     expected = torch.autograd.functional.hessian(loss, start)
     scale = float(expected.abs().max())
     torch.testing.assert_close(
-        dense.hessian_of(loss, start), expected, rtol=1e-12, atol=1e-14 * scale
+        references.hessian_of(loss, start), expected, rtol=1e-12, atol=1e-14 * scale
     )
 
 
 def test_rows_are_taken_together_where_that_is_right():
-    assert dense._together(*loss_of(nn.GELU())) is not None
+    assert references._together(*loss_of(nn.GELU())) is not None
 
 
 def test_a_derivative_that_vmap_spoils_is_noticed():
-    assert dense._together(*loss_of(Cube())) is None
+    assert references._together(*loss_of(Cube())) is None
 
 
 def test_what_does_not_depend_on_the_vector_has_no_second_derivative():
-    found = dense.hessian_of(lambda w: (w * torch.arange(3.0)).sum(), torch.ones(3))
+    found = references.hessian_of(lambda w: (w * torch.arange(3.0)).sum(), torch.ones(3))
     assert torch.equal(found, torch.zeros(3, 3))

@@ -6,8 +6,7 @@ from decimal import Decimal
 import pytest
 import torch
 
-from spiritlevel.math.curvature import SoftmaxCurvature
-from spiritlevel.math.ordered_columns import OrderedColumns
+from spiritlevel.math.curvature import OrderedColumns, SoftmaxCurvature
 from zoo import decimal_softmax
 from zoo.plain import random
 

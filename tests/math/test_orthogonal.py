@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from spiritlevel.math.orthogonal import haar_rows, unique_qr
+from spiritlevel.math.feature_matrices import haar_rows, unique_qr
 
 DRAWS = 2000
 

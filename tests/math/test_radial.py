@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from spiritlevel.math.radial import Radius
+from spiritlevel.math.feature_matrices import Radius
 
 DRAWS = 20_000
 

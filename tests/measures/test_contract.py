@@ -12,10 +12,9 @@ from spiritlevel import symmetries
 from spiritlevel.engine.precision import Precision
 from spiritlevel.measures import get, names
 from spiritlevel.testing import checks, problem_named
-from spiritlevel.testing.comparing import MAXIMUM
 from spiritlevel.testing.moves import NETWORKS, before_and_after
 from spiritlevel.testing.references import linear_model_forms
-from spiritlevel.testing.under_test import UnderTest
+from spiritlevel.testing.under_test import MAXIMUM, UnderTest
 from spiritlevel.verbs import reference_problems as problems
 
 CARDS = [get(name) for name in names()]
@@ -89,7 +88,7 @@ def test_the_registry_is_complete():
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_the_family_is_the_folder(card):
     if is_of_this_package(card):
-        assert card.function.__module__ == f"spiritlevel.measures.{card.family}.cards"
+        assert card.function.__module__ == f"spiritlevel.measures.{card.family}"
         assert pathlib.Path(card.function.__code__.co_filename).parent.name == card.family
 
 

@@ -29,8 +29,7 @@ from spiritlevel.engine.sweep.sums import SweepSums
 from spiritlevel.engine.weight_space.chunk_products import Images
 from spiritlevel.engine.weight_space.products import AbstractProducts, Request
 from spiritlevel.engine.workspace import Workspace
-from spiritlevel.math.curvature import SoftmaxCurvature
-from spiritlevel.math.ordered_columns import OrderedColumns
+from spiritlevel.math.curvature import OrderedColumns, SoftmaxCurvature
 from spiritlevel.math.signs import random_signs
 from spiritlevel.measures.setup import Setup
 from spiritlevel.results import Cost

@@ -8,14 +8,14 @@ import xml.etree.ElementTree
 
 import pytest
 
+from publishing.markdown import escape, table
 from publishing.pages import analysed, pages, write_pages
 from publishing.recorded import load
 from publishing.render import render
 from publishing.results import ScaleResult
+from publishing.series import svg
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.measures import names as measures
-from spiritlevel.pages.figures.series import svg
-from spiritlevel.pages.markdown import escape, table
 from spiritlevel.records.content import Figure, Series, Table
 from spiritlevel_lab.claims import settings
 from spiritlevel_lab.papers import Record, find, names, record
@@ -24,7 +24,7 @@ from spiritlevel_lab.population import control
 
 matplotlib = pytest.importorskip("matplotlib")
 ROOT = pathlib.Path(__file__).parents[3]
-RESULTS, DOCS = ROOT / "experiments" / "results", ROOT / "docs"
+RESULTS, PAGES = ROOT / "experiments" / "results", ROOT / "reproduction"
 RECORDED = [name for name in names() if load(RESULTS, name)]
 
 
@@ -68,32 +68,32 @@ def store(tmp_path_factory):
 def test_pages_are_those_in_the_repository(made):
     """Nothing is typed in by hand: `python experiments/pages.py` writes them."""
     texts = {path: content for path, content in made.items() if path.endswith(".md")}
-    top = {"experiments.md", "what-holds.md"}
+    top = {"experiments.md", "../docs/what-holds.md"}
     assert top | {f"experiments/{name}.md" for name in RECORDED} == set(texts)
     for path, content in texts.items():
-        assert (DOCS / path).read_bytes() == content, path
+        assert (PAGES / path).read_bytes() == content, path
 
 
 def test_no_page_is_left_over(made):
-    there = {f"experiments/{path.name}" for path in (DOCS / "experiments").iterdir()}
-    assert there == {path for path in made if "/" in path}
+    there = {f"experiments/{path.name}" for path in (PAGES / "experiments").iterdir()}
+    assert there == {path for path in made if path.startswith("experiments/")}
 
 
 def test_figures_can_be_read(made):
     drawn = [path for path in made if path.endswith(".svg")]
     assert drawn
     for path in drawn:
-        committed = (DOCS / path).read_bytes()
+        committed = (PAGES / path).read_bytes()
         assert xml.etree.ElementTree.fromstring(committed).tag.endswith("svg"), path
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("stem", sorted(path.stem for path in DOCS.glob("experiments/*.svg")))
+@pytest.mark.parametrize("stem", sorted(path.stem for path in PAGES.glob("experiments/*.svg")))
 def test_figures_are_those_in_the_repository(stem, made):
     pinned = re.search(r"^matplotlib==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.M)
     if matplotlib.__version__ == pinned[1]:  # another version draws the same a little elsewhere
         path = f"experiments/{stem}.svg"
-        assert (DOCS / path).read_bytes() == svg(made[path])
+        assert (PAGES / path).read_bytes() == svg(made[path])
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -212,14 +212,14 @@ def test_store_to_record_to_page(store, tmp_path):
     page = render([ScaleResult.of(again)])
     assert "spiritlevel study run 002-fig-4 --preset quick" in page
     assert r"A &lt;b&gt;trial&lt;/b&gt; \| of ours" in page
-    written = write_pages(tmp_path, tmp_path / "docs")
+    written = write_pages(tmp_path, tmp_path / "reproduction")
     assert {pathlib.Path(p).name for p in written} == {
         "experiments.md",
         "what-holds.md",
         "002-fig-4.md",
         "002-fig-4-quick.svg",
     }
-    assert (tmp_path / "docs" / "experiments" / "002-fig-4.md").read_text("utf-8") == page
+    assert (tmp_path / "reproduction" / "experiments" / "002-fig-4.md").read_text("utf-8") == page
 
 
 def test_two_scales_stand_on_one_page(store, tmp_path):
@@ -258,7 +258,7 @@ def test_population_is_recorded_with_all_that_was_measured():
         kept = {m for m in measures() if any(row.get(m) is not None for row in minima)}
         assert len(minima) >= least
         assert len(kept) >= 50
-        page = (DOCS / "experiments" / f"{name}.md").read_text("utf-8")
+        page = (PAGES / "experiments" / f"{name}.md").read_text("utf-8")
         for measure in kept:
             assert f"| {escape(measure)} | " in page
         assert {machine["device"] for machine in found.machines} >= {"NVIDIA H200"}

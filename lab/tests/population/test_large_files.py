@@ -18,8 +18,7 @@ from torch import nn
 
 from population.tiny_study import tiny
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.ground.files import reading
-from spiritlevel.ground.files.names import check_name
+from spiritlevel.ground.files import check_name, reading
 from spiritlevel.inputs.checkpoints import load_checkpoint, save_checkpoint
 from spiritlevel.inputs.data import load
 from spiritlevel.inputs.data.download import download

@@ -114,33 +114,3 @@ def markdown_table(cards: Iterable[Card]) -> str:
     return "".join(
         f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in lines
     )
-
-
-def markdown_page(cards: Sequence[Card]) -> str:
-    """All cards as one page."""
-    moves = "".join(f"- `{name}`: {text}\n" for name, text in SYMMETRIES.items())
-    return (
-        "# Measures\n\n"
-        "Generated from the cards by `spiritlevel list --markdown`; the test suite executes every\n"
-        "invariance and every movement claimed here.\n\n"
-        f"{markdown_table(cards)}\n"
-        "The moves change a network's parameters, or how its data is cut, but not its function:\n\n"
-        f"{moves}\n"
-        "C is the number of outputs; losses other than cross-entropy take C backwards.\n"
-        f"{''.join(map(_markdown_card, cards))}"
-    )
-
-
-def _markdown_card(card: Card) -> str:
-    default = "Measured by default." if card.default else "Measured only on request."
-    return (
-        f"\n## `{card.name}`\n\n"
-        f"{card.summary}. {default}\n\n"
-        f"$$ {card.formula} $$\n\n"
-        f"- **Paper:** {card.paper}\n"
-        f"- **Direction:** {card.direction_in_words}\n"
-        f"- **How it is computed:** {METHODS[card.found_by]}\n"
-        f"- **Cost:** {card.cost_in_words()}\n"
-        f"{''.join(f'- **Option** {text}{chr(10)}' for text in _option_lines(card))}"
-        f"- **When it misleads:** {card.misleads}\n"
-    )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Examples:
   spiritlevel check
   spiritlevel check --json src/spiritlevel/cli/reference.json --overwrite
-  spiritlevel check --markdown > docs/reference-values.md
 """)
 def check(
     device: Annotated[
@@ -33,12 +32,6 @@ def check(
             help="Check this device instead, in float32 against the same values: cpu, cuda or mps.",
         ),
     ] = None,
-    markdown: Annotated[
-        bool,
-        typer.Option(
-            "--markdown", help="Print the expected values as Markdown, without measuring."
-        ),
-    ] = False,
     json: options.Json = None,
 ) -> None:
     """Check this installation, or a GPU, against reference values.
@@ -51,9 +44,6 @@ def check(
     expected = check_values.reference()
     if device is not None:
         _check_device(talk, inputs.parse_device(device), expected, json)
-        return
-    if markdown:
-        talk.file.write(check_values.markdown_page(expected))
         return
     with console.progress("measuring"):
         values = check_values.measured()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 import pathlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from ..ground.errors import SpiritlevelError
 from . import console, options, outputs, pace
 from .common import examples
 from .termination import INTERRUPTED
@@ -44,7 +44,7 @@ def compare(
     match: Annotated[
         bool,
         typer.Option(
-            help="Also measure at equal confidence, to see how much of a difference that explains."
+            help="Compare each two networks at equal confidence: one more measurement a pair."
         ),
     ] = True,
     arithmetic: options.ArithmeticName = "full",
@@ -52,17 +52,18 @@ def compare(
     json: options.Json = None,
     html: options.Html = None,
 ) -> None:
-    """Compare checkpoints: ranks, disagreements, and what explains them.
+    """Compare checkpoints: which is flatter, and how far to trust that.
 
-    Leads with the order at equal confidence; --verbose shows every measure and what explains each
-    difference. Ctrl-C keeps the networks measured so far, compares those, and exits with code 130.
+    Ranks by a measure that no symmetry of these networks changes, each two of them at equal
+    confidence; --verbose shows every measure. Ctrl-C keeps the networks measured so far, compares
+    those without an audit, and exits with code 130.
     """
+    paths = named_paths(checkpoints)
     from ..measures.setup import Setup
     from ..verbs import comparison as comparisons
     from . import subject
 
     talk = console.talk(json)
-    paths = named_paths(checkpoints)
     measures = asked.measures or None
     arguments: dict[str, Any] = options.arguments(on, at, asked.layers, asked.head) | {
         "method": method,
@@ -72,17 +73,16 @@ def compare(
     }
     reports: dict[str, Report] = {}
     networks: dict[str, nn.Module] = {}
-    interrupted, total = False, len(paths) * (2 if match else 1)
+    interrupted, pairs = False, math.comb(len(paths), 2) * match
     try:
         for name, path in paths.items():
             network = options.NetworkOptions(model=model, model_arg=model_arg, checkpoint=path)
             loaded = subject.load(network, on, at)
-            arguments["options"] = loaded.options(
-                asked.option, asked.measures, _counterparts(asked.measures)
-            )
+            arguments["options"] = loaded.options(asked.option, asked.measures)
             if not reports:
                 loaded.introduce(talk)
-                said = f"planned: {total} measurements, each of "
+                matched = f" and up to {pairs} at equal confidence" if pairs else ""
+                said = f"planned: an audit, {len(paths)} measurements{matched}, each of "
                 loaded.tell_plan(talk, said, arguments | {"measures": measures})
                 watch = pace.Pace()
             with pace.passes(f"measuring {name}") as arguments["progress"]:
@@ -92,13 +92,11 @@ def compare(
                 )
                 reports[name] = loaded.attempt(measured)
                 loaded.describe(reports[name].settings, on.loss)
-            watch.step(len(reports), total)
-        result = comparisons.Comparison(reports)
-        if match:
-            with pace.passes("measuring at equal confidence") as arguments["progress"]:
-                result = comparisons.matched_comparison(
-                    Setup(**arguments), reports, networks, loaded.batches, measures
-                )
+            watch.step(len(reports), len(paths) + pairs)
+        with pace.passes("auditing, and measuring at equal confidence") as arguments["progress"]:
+            result = comparisons.compared(
+                Setup(**arguments), reports, networks, loaded.batches, match_confidence=match
+            )
     except KeyboardInterrupt:
         if len(reports) < 2:
             raise
@@ -116,16 +114,6 @@ def compare(
         raise typer.Exit(INTERRUPTED)
 
 
-def _counterparts(measures: list[str] | None) -> list[str]:
-    """What is measured in addition to check the chosen measures for scale."""
-    from ..verbs import comparison as comparisons
-    from ..verbs import measuring as api
-
-    twins = comparisons.counterparts()
-    asked = [card for pattern in measures or ["*"] for card in api.cards(pattern)]
-    return [twins[card.name] for card in asked if card.name in twins and (measures or card.default)]
-
-
 def named_paths(checkpoints: list[str]) -> dict[str, str]:
     """Names from name=path, or from the file's name; each once."""
     paths: dict[str, str] = {}
@@ -134,13 +122,13 @@ def named_paths(checkpoints: list[str]) -> dict[str, str]:
         if not separator:
             name, path = pathlib.Path(given).stem, given
         if name in paths:
-            raise SpiritlevelError(
+            raise typer.BadParameter(
                 f"The name {name!r} is given to two checkpoints: {paths[name]} and {path}. Write "
                 "name=path to choose other names."
             )
         paths[name] = path
     if len(paths) < 2:
-        raise SpiritlevelError(
+        raise typer.BadParameter(
             f"A comparison needs at least two checkpoints. Got {len(paths)}. Measure a single one "
             "with `spiritlevel measure`."
         )
@@ -148,7 +136,7 @@ def named_paths(checkpoints: list[str]) -> dict[str, str]:
 
 
 def print_comparison(talk: Console, result: Comparison) -> None:
-    """Print the answer and the ranking, then the findings; --verbose adds all measures."""
+    """Print the answer and the ranking, then every pair; --verbose shows all measures."""
     from . import tables
 
     answer, ranking, findings = result.describe()
@@ -157,4 +145,4 @@ def print_comparison(talk: Console, result: Comparison) -> None:
         tables.print_parts(talk, [answer, ranking, *result.describe_details()])
         return
     tables.print_parts(talk, [answer, ranking, findings])
-    console.note(talk, "All measures, and what explains each difference: --verbose.")
+    console.note(talk, "Every measure, and every pair by each of them: --verbose.")

@@ -22,13 +22,9 @@ Examples:
   spiritlevel list
   spiritlevel list 'relative.*'
   spiritlevel list 'sharpness.*' --json - | jq '.cards[].name'
-  spiritlevel list --markdown > docs/measures.md
 """)
 def list_measures(
     pattern: Pattern = "*",
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print all cards as Markdown.")
-    ] = False,
     json: options.Json = None,
 ) -> None:
     """List the measures: summary, cost, invariances."""
@@ -37,10 +33,7 @@ def list_measures(
 
     chosen = api.cards(pattern)
     talk = console.talk(json)
-    if markdown:
-        talk.file.write(cards.markdown_page(chosen))
-    else:
-        cards.print_list(talk, chosen)
+    cards.print_list(talk, chosen)
     outputs.write_json(talk, json, cards.as_json(chosen))
 
 

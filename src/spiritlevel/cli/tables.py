@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -12,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records import content
-from ..records.measurements import SHORT
 from ..records.notebooks import shown_rows
 from ..results import Measurement, Report, Status
 from .console import note, show, tell
@@ -22,6 +22,7 @@ COLUMNS = 5  # measures side by side in the table of layers
 OF_A_GROUP = 3  # columns of a group side by side
 LONG_TITLE = 6  # characters above which a title is broken between its words
 NARROWEST = 12  # characters for a name, however wide the numbers are
+SPACE = 3  # characters beside each column
 INEXACT = "~"
 KINDS = {Status.GGN: "of the GGN", Status.UNCONFIRMED: "not confirmed"}
 Item = TypeVar("Item")
@@ -31,16 +32,20 @@ def print_parts(
     console: Console, parts: Iterable[content.Part], *, styles: Mapping[str, str] | None = None
 ) -> None:
     """Print what a record tells, blank lines between its parts; `styles` are those of words."""
-    shown = [part for part in parts if not isinstance(part, content.Text) or part.paragraphs]
-    for place, part in enumerate(shown):
-        if place and not isinstance(part, content.Notes):
-            console.print()
+    apart = False
+    for part in parts:  # pictures and cards are for pages
         if isinstance(part, content.Notes):
             _print_notes(console, part)
-        elif isinstance(part, content.Table):
-            _print_table(console, part, styles or {})
-        elif isinstance(part, content.Text):
-            _print_text(console, part)
+        elif isinstance(part, content.Table) or (
+            isinstance(part, content.Text) and part.paragraphs
+        ):
+            if apart:
+                console.print()
+            if isinstance(part, content.Table):
+                _print_table(console, part, styles or {})
+            else:
+                _print_text(console, part)
+            apart = True
 
 
 def _print_text(console: Console, part: content.Text) -> None:
@@ -69,13 +74,14 @@ def _print_table(console: Console, part: content.Table, styles: Mapping[str, str
     titles = [*map(_title, columns)]
     if part.names_rows:
         titles[0] = columns[0].title
+    widths = [max(map(_width, column)) for column in zip(titles, *rows, strict=True)]
     if columns[0].kind == "name":
-        others = list(zip(titles, *rows, strict=True))[1:]
-        room = console.width - 1 - sum(3 + max(map(_width, column)) for column in others)
-        rows = [[_at_dots(name, max(room, NARROWEST)), *cells] for name, *cells in rows]
-    for number, places in enumerate(_side_by_side(columns)):
+        widths[0] = min(widths[0], NARROWEST)
+    pieces = (_fitting(some, widths, console.width) for some in _side_by_side(columns))
+    for number, places in enumerate(itertools.chain.from_iterable(pieces)):
         if number:
             console.print()
+        room = console.width - 1 - sum(SPACE + widths[place] for place in places if place)
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
         for place in places:
             kind = "word" if place == 0 and part.names_rows else columns[place].kind
@@ -84,9 +90,12 @@ def _print_table(console: Console, part: content.Table, styles: Mapping[str, str
                 justify="right" if kind in ("number", "name") else "left",
                 overflow="fold" if columns[place].kind == "name" else "ellipsis",
                 no_wrap=columns[place].kind not in ("name", "note"),
+                min_width=widths[place] if columns[place].kind == "name" else None,
             )
         of_group = [place for place in places if columns[place].group]
         for row in rows:
+            if columns[0].kind == "name":
+                row = [_at_dots(row[0], max(room, NARROWEST)), *row[1:]]
             if not of_group or any(row[place] for place in of_group):
                 table.add_row(*(Text(row[place], styles.get(row[place], "")) for place in places))
         show(console, table)
@@ -112,7 +121,7 @@ def _width(text: str) -> int:
 def _at_dots(name: str, room: int) -> str:
     """The name in lines that fit, broken behind dots where there are some."""
     lines = [""]
-    for part in re.findall(r"[^.]*\.?", name):
+    for part in re.findall(r"[^.]+\.?|\.", name):
         if lines[-1] and len(lines[-1] + part) > room:
             lines.append("")
         lines[-1] += part
@@ -129,6 +138,18 @@ def _side_by_side(columns: Sequence[content.Column]) -> Iterator[list[int]]:
         members = [i for i in kept if columns[i].group == group]
         for some in _in_pieces(members, OF_A_GROUP):
             yield [i for i in kept if i in some or not columns[i].group]
+
+
+def _fitting(places: Sequence[int], widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """The same places, in as many tables as it takes for their widths; the first is in each."""
+    first, *others = places
+    table = [first]
+    for place in others:
+        if len(table) > 1 and sum(SPACE + widths[each] for each in (*table, place)) > room + 1:
+            yield table
+            table = [first]
+        table.append(place)
+    yield table
 
 
 def _in_pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -170,4 +191,4 @@ def distinct_columns(
 
 
 def _cell(m: Measurement) -> str:
-    return f"{m.value:{SHORT}}{'' if m.exact else INEXACT}"
+    return f"{content.number(m.with_errors, content.SHORT)}{'' if m.exact else INEXACT}"

@@ -19,11 +19,11 @@ def visible(text: str, *, keep: str = "") -> str:
     >>> print(visible("red \x1b[31m, then\na line"))
     red \x1b[31m, then\na line
     """
-    return _OBEYED.sub(lambda one: one[0] if one[0] in keep else _escaped(one[0]), text)
 
+    def shown(one: re.Match[str]) -> str:
+        return one[0] if one[0] in keep else one[0].encode("unicode_escape").decode("ascii")
 
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return _OBEYED.sub(shown, text)
 
 
 def cell(value: object) -> object:

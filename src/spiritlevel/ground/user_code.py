@@ -259,7 +259,6 @@ def _area(module_name: str, own: str) -> pathlib.Path | None:
 
 
 def _vouched_for() -> set[str]:
-    """The modules that installed packages name under an entry point."""
     return {point.module for group in GROUPS for point in plugins.points(group)}
 
 
@@ -279,7 +278,6 @@ def _exists(module_name: str) -> bool:
 
 
 def _locations(spec: machinery.ModuleSpec | None) -> list[pathlib.Path]:
-    """The file of a module, or the folders of a package."""
     if spec is None:
         return []
     files = spec.submodule_search_locations

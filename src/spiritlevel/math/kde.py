@@ -35,8 +35,9 @@ class GaussianMixture:
         >>> float(one.log_density(torch.zeros(1, 1).double()).exp() * math.sqrt(2 * math.pi))
         1.0
         """
-        parts = [_log_mean(exponents) for _, exponents in self._blocks(z)]
-        return torch.cat(parts) + self._log_peak
+        parts = [exponents.logsumexp(dim=1) for _, exponents in self._blocks(z)]
+        peak = -self.centers.shape[1] * math.log(self.bandwidth * math.sqrt(2 * math.pi))
+        return torch.cat(parts) - math.log(len(self.centers)) + peak
 
     def derivatives(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """∇p/p of shape (rows, m) and Δp/p of shape (rows,)."""
@@ -55,11 +56,6 @@ class GaussianMixture:
         gradient, laplacian = self.derivatives(z)
         inner = (z * gradient).sum(dim=1)
         return z.square().sum(dim=1) * laplacian + 4 * inner + 2 * z.shape[1]
-
-    @property
-    def _log_peak(self) -> float:
-        """The logarithm of a Gaussian's height."""
-        return -self.centers.shape[1] * math.log(self.bandwidth * math.sqrt(2 * math.pi))
 
     def _blocks(self, z: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """−‖z − c‖²/2h² for some rows of z and all centers."""
@@ -127,7 +123,3 @@ def most_likely(points: Tensor) -> float | None:
     low, high = math.log10(coarse[best - 1]), math.log10(coarse[last])
     fine = torch.logspace(low, high, NUM_FINE, dtype=torch.float64)
     return unit * float(fine[int(leave_one_out(points, unit * fine).argmax())])
-
-
-def _log_mean(exponents: Tensor) -> Tensor:
-    return exponents.logsumexp(dim=1) - math.log(exponents.shape[1])

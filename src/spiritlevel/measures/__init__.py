@@ -30,9 +30,6 @@ from . import sensitivity as sensitivity
 from . import sharpness as sharpness
 from . import softmax as softmax
 from .hessian_results import hessian_measurement as hessian_measurement
-from .layer_weights import layer_weights as layer_weights
-from .layer_weights import left_out_weights as left_out_weights
-from .layer_weights import measured_weights as measured_weights
 from .options import Option as Option
 from .registry import ALL_BUT_MIXING as ALL_BUT_MIXING
 from .registry import EVERY as EVERY
@@ -44,3 +41,6 @@ from .registry import get as get
 from .registry import measure as measure
 from .registry import names as names
 from .registry import registered_cards as registered_cards
+from .requirements import layer_weights as layer_weights
+from .requirements import left_out_weights as left_out_weights
+from .requirements import measured_weights as measured_weights

@@ -14,9 +14,9 @@ from ..ground.errors import NotApplicable, SpiritlevelError
 from ..ground.need import or_none
 from ..model.arguments import ArgumentCheck, are_texts
 from ..records.measurements import Cost
-from .layer_weights import layer_weights, left_out_weights, measured_weights
 from .registry import Card, Measured, get, names
 from .requirements import head as requires_head
+from .requirements import layer_weights, left_out_weights, measured_weights
 
 MEASURES = ArgumentCheck(
     or_none(are_texts), "a text, a list of texts, or None"

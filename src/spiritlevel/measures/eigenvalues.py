@@ -15,7 +15,7 @@ from ..engine.weight_space.lanczos import Eigenpairs, Subspace, Which
 from ..engine.weight_space.parameter_space import ParameterSpace
 from ..engine.workspace import Workspace
 from ..records.measurements import Cost
-from .layer_weights import measured_weights
+from .requirements import measured_weights
 
 ENDS: dict[str, Which] = {  # these can start from the eigenvectors of an earlier measurement
     "curvature.lambda_max": "largest",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 
@@ -83,6 +84,47 @@ def measured_rows(
             for layer, factors in layers.items()
         },
     )
+
+
+def largest_layer(
+    workspace: Workspace, name: str, layers: dict[str, Measurement], for_more: str = ""
+) -> Measurement:
+    """The maximum over layers; its sampling error is not that of a mean, so none is claimed.
+
+    `for_more` says what makes estimates of single layers more precise.
+    """
+    top = max(layers, key=lambda layer: layers[layer].value)
+    largest = layers[top]
+    rivals = [m for layer, m in layers.items() if layer != top and _reach(m) > largest.value]
+    text = "; ".join(part for part in (f"layer {top!r}", largest.text) if part)
+    largest = dataclasses.replace(largest, name=name, data_stderr=None, text=text)
+    if largest.exact and rivals:  # its value is known, but not whether it is the largest
+        rival = max(rivals, key=_reach)
+        largest = dataclasses.replace(
+            largest,
+            exact=False,
+            quantity=rival.quantity,
+            status=rival.status,
+            stderr=rival.stderr,
+            residual=rival.residual,
+            interval=None if rival.interval is None else (largest.value, _reach(rival)),
+            text=f"{text}, itself exact; another may be larger: {rival.text}",
+        )
+    if largest.status is Status.OK and largest.interval is not None:
+        low, high = largest.interval
+        if high - low > 2 * workspace.precision.rtol * abs(largest.value):
+            text = f"{largest.text.rstrip('.')}; wider than 'rtol' asks for: {for_more}."
+            largest = dataclasses.replace(largest, status=Status.NOT_CONVERGED, text=text)
+    return largest
+
+
+def _reach(m: Measurement) -> float:
+    """How large the true value may well be."""
+    if m.interval is not None:
+        return m.interval[1]
+    if not m.exact and m.residual is None:
+        return math.inf  # of another matrix, or with an unknown error
+    return m.value + (m.residual or 0.0)
 
 
 def eigenvalue_measurement(

@@ -1,6 +1,6 @@
 """What others call the things that are here: papers, and libraries that people come from.
 
-The page docs/names.md has the same table with a note on each; a test holds both together.
+The page docs/glossary.md has the same table with a note on each; a test holds both together.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import fnmatch
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import torch
 
@@ -97,6 +98,17 @@ class Measured:
 
 MeasureFunction: TypeAlias = Callable[[Workspace], Measured]
 FurtherCost: TypeAlias = Callable[[Workspace], Cost]
+Made = TypeVar("Made")
+
+
+def once(make: Callable[[Workspace], Made]) -> Callable[[Workspace], Made]:
+    """Decorate what several measures of one call share: it is made once for each workspace."""
+
+    @functools.wraps(make)
+    def shared(workspace: Workspace) -> Made:
+        return workspace.once(make, lambda: make(workspace))
+
+    return shared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +125,6 @@ class Card:
     needs: Needs  # the shared work it builds on
     default: bool  # whether `measure(model, data)` includes it
     in_audit: bool  # whether `audit(model, data)` includes it although it is no default
-    counterpart: str | None  # a similar measure that does not change with the weights' scale
     requires: tuple[Requirement, ...]  # each raises where it is not met
     options: tuple[str, ...]  # the names of those that it reads
     found_by: FoundBy
@@ -176,7 +187,6 @@ def measure(
     needs: Needs = Needs(),  # noqa: B008 - it is frozen
     default: bool = False,
     in_audit: bool = False,
-    counterpart: str | None = None,
     requires: tuple[Requirement, ...] = (),
     options: Sequence[Option | str] = (),
     found_by: FoundBy = "formula",
@@ -206,8 +216,9 @@ def measure(
         )
 
     def add(function: MeasureFunction) -> MeasureFunction:
-        if name in _CARDS and not _is_run_again(_CARDS[name].function, function):
-            other = _CARDS[name].function
+        place = (function.__module__, function.__qualname__)  # of a definition that is run again
+        other = _CARDS[name].function if name in _CARDS else None
+        if other and (other is function or (other.__module__, other.__qualname__) != place):
             raise SpiritlevelError(
                 f"Measure {name!r} is registered twice: by {other.__module__}.{other.__name__} and "
                 f"{function.__module__}.{function.__name__}. Choose another name."
@@ -225,7 +236,6 @@ def measure(
             needs=needs,
             default=default,
             in_audit=in_audit,
-            counterpart=counterpart,
             requires=requires,
             options=tuple(each.name if isinstance(each, Option) else each for each in options),
             found_by=found_by,
@@ -321,9 +331,3 @@ def _check_claims(
             f"Each of the requirements of measure {name!r} must be a function of the workspace and "
             f"the measure's name. Got {brief(wrong[0])}. See spiritlevel.measures.requirements."
         )
-
-
-def _is_run_again(before: MeasureFunction, now: MeasureFunction) -> bool:
-    """Whether the same definition was executed a second time."""
-    place = (before.__module__, before.__qualname__)
-    return before is not now and place == (now.__module__, now.__qualname__)

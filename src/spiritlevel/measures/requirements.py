@@ -7,7 +7,7 @@ only matched a pattern, it is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError, brief
@@ -40,3 +40,40 @@ def inputs(workspace: Workspace, name: str) -> None:
             "by other code). Choose other 'layers', or measure relative.kappa, which does not need "
             "the inputs."
         )
+
+
+def measured_weights(workspace: Workspace, measure: str) -> dict[str, str]:
+    """The parameters that act as matrices, by layer or by their own name; at least one."""
+    matrices = workspace.surface.matrices
+    return _at_least_one(workspace, measure, {row: m.name for row, m in matrices.items()})
+
+
+def layer_weights(workspace: Workspace, measure: str) -> dict[str, str]:
+    """The weights of layers of a known kind, whose inputs and outputs can be seen; at least one."""
+    surface = workspace.surface
+    weights = {layer: surface.matrices[layer].name for layer in surface.layers.matrix_rules}
+    return _at_least_one(workspace, measure, weights)
+
+
+def _at_least_one(workspace: Workspace, measure: str, weights: dict[str, str]) -> dict[str, str]:
+    if not weights:
+        chosen = ", ".join(workspace.surface.layers.owned())
+        raise SpiritlevelError(
+            f"The measure {measure!r} needs a trainable linear, convolutional or embedding layer "
+            f"among the chosen layers. Got {chosen}. Choose other "
+            "'layers', or measure curvature.trace, which holds for any parameter."
+        )
+    return weights
+
+
+def left_out_weights(workspace: Workspace, included: Iterable[str]) -> list[str]:
+    """Parameters with a matrix shape that are not among these, in the model's order.
+
+    A shape with a single dimension that is longer than 1 is that of a vector: a class token, say.
+    """
+    known = set(included)
+    return [
+        name
+        for name, parameter in workspace.surface.parameters.items()
+        if name not in known and sum(size > 1 for size in parameter.shape) > 1
+    ]

@@ -92,7 +92,7 @@ def measuring(
 def _parameters(
     body: Callable[..., Any],
 ) -> tuple[dict[str, inspect.Parameter], dict[str, inspect.Parameter]]:
-    """Its own, and those that it shares: the keywords of the class that it unpacks."""
+    """The parameters of `body` itself, and the shared ones: those of the class that it unpacks."""
     _, *parameters, unpacked = inspect.signature(body).parameters.values()
     keywords = getattr(
         shared_arguments, unpacked.annotation.removeprefix("Unpack[").removesuffix("]")
@@ -108,7 +108,6 @@ def _parameters(
 def _bound(
     name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All arguments of a call by name."""
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:

@@ -160,8 +160,9 @@ def apply(function: type[Function], *arguments: Any) -> Tensor:
     """
     if torch._C._are_functorch_transforms_active():
         result: Tensor = function.apply(*arguments)
-        return result
-    result = super(Function, function).apply(*unwrap_dead_wrappers(arguments))
+    else:
+        plain: Any = super(Function, function)
+        result = plain.apply(*unwrap_dead_wrappers(arguments))
     return result
 
 

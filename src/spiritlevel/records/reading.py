@@ -22,6 +22,7 @@ NONFINITE = ("nan", "inf", "-inf")  # as texts: JSON has no such numbers
 LARGEST = 2**63  # of whole numbers: beyond it they cannot become floats or tensors
 SETTINGS: dict[str, Any] = {
     "num_samples": int,
+    "num_outputs": int,
     "confidence": float,
     "sizes": Mapping[str, int],
     "matrix": str,

@@ -7,28 +7,20 @@ between networks.
 
 from __future__ import annotations
 
-from .logit_size import temperature_move
-from .moves import BOTH, DOWN, UP, Group, Move, Role, Site
-from .named_layers import permute_units, rescale_layers, rescale_neurons
-from .names import CONFIDENCE_ONLY, FUNCTION_PRESERVING, MOVES, SYMMETRIES
-from .search import FoundMoves, find_moves
-
-__all__ = [
-    "BOTH",
-    "CONFIDENCE_ONLY",
-    "DOWN",
-    "FUNCTION_PRESERVING",
-    "MOVES",
-    "SYMMETRIES",
-    "UP",
-    "FoundMoves",
-    "Group",
-    "Move",
-    "Role",
-    "Site",
-    "find_moves",
-    "permute_units",
-    "rescale_layers",
-    "rescale_neurons",
-    "temperature_move",
-]
+from .logit_size import temperature_move as temperature_move
+from .moves import BOTH as BOTH
+from .moves import DOWN as DOWN
+from .moves import UP as UP
+from .moves import Group as Group
+from .moves import Move as Move
+from .moves import Role as Role
+from .moves import Site as Site
+from .named_layers import permute_units as permute_units
+from .named_layers import rescale_layers as rescale_layers
+from .named_layers import rescale_neurons as rescale_neurons
+from .names import CONFIDENCE_ONLY as CONFIDENCE_ONLY
+from .names import FUNCTION_PRESERVING as FUNCTION_PRESERVING
+from .names import MOVES as MOVES
+from .names import SYMMETRIES as SYMMETRIES
+from .search import FoundMoves as FoundMoves
+from .search import find_moves as find_moves

@@ -38,7 +38,7 @@ def find_shifts(reference: Reference, shifts: Shifts, vary: Vary, keep: Keeps) -
     """
     by_name = _sorted(reference, shifts, vary)
     found = {
-        name: [group for group in each.groups() if keep(_shifting(name, group))]
+        name: [group for group in each.groups() if keep(changing(name, group))]
         for name, each in by_name.items()
     }
     for name, shifts in (_local(reference, vary) or {}).items():
@@ -47,7 +47,7 @@ def find_shifts(reference: Reference, shifts: Shifts, vary: Vary, keep: Keeps) -
 
 
 def _sorted(reference: Reference, shifts: Shifts, vary: Vary) -> dict[str, Shifts]:
-    """Those that keep the outputs, and those that only the loss does not see."""
+    """Vectors that leave the outputs as they are, and those that only the loss does not see."""
     view = reference.seen or _all
     held = _holding(reference, shifts, lambda index: viewed(vary(index), view))
     free = held if reference.seen is None else _holding(reference, held, vary)
@@ -55,7 +55,7 @@ def _sorted(reference: Reference, shifts: Shifts, vary: Vary) -> dict[str, Shift
 
 
 def _holding(reference: Reference, shifts: Shifts, vary: Vary) -> Shifts:
-    """Those that also hold for other inputs."""
+    """The vectors among `shifts` that hold for other inputs, too."""
     taken = 0
     for index in range(shifts.most + _FURTHER):
         if taken >= shifts.most + _FURTHER:
@@ -68,7 +68,7 @@ def _holding(reference: Reference, shifts: Shifts, vary: Vary) -> Shifts:
 
 
 def _local(reference: Reference, vary: Vary) -> dict[str, Shifts] | None:
-    """The same for the weights as they are; None for a network that is too large for it."""
+    """What can be added at these weights alone; None where the network is too large for it."""
     jiggler = Jiggler(copy.deepcopy(reference.model), reference.run, reference.generator)
     size = sum(parameter.numel() for parameter in jiggler.parameters.values())
     slices = one_by_one(jiggler.parameters, MOST_SLICES) if size <= MOST_PARAMETERS else {}
@@ -130,5 +130,6 @@ def _parts(reference: Reference, name: str, group: Group) -> list[Group]:
     return [single for single in singles if reference.holds(name, [single])]
 
 
-def _shifting(name: str, group: Group) -> Callable[[nn.Module], None]:
+def changing(name: str, group: Group) -> Callable[[nn.Module], None]:
+    """The move of this name, of one group, always with the same random numbers."""
     return lambda model: Move(name, (group,)).change(model, torch.Generator().manual_seed(0))

@@ -98,7 +98,8 @@ def try_all(trace: Trace, bundles: list[Bundle], attempt: Attempt) -> dict[Bundl
             continue
         calls = readers(trace, bundle)
         for chosen, taken in planned:
-            if taken.isdisjoint(calls) and not _share_a_layer(bundle, chosen):
+            ports = {port for other in chosen for port in other.ports}
+            if taken.isdisjoint(calls) and ports.isdisjoint(bundle.ports):
                 chosen.append(bundle)
                 taken.update(calls)
                 break
@@ -111,7 +112,7 @@ def try_all(trace: Trace, bundles: list[Bundle], attempt: Attempt) -> dict[Bundl
             for bundle in active:
                 readings[bundle].refuse(f"with other values of {bundle.label} {diverged}")
         for bundle in active:
-            if not any(_reads_any(units) for units in readings[bundle].units.values()):
+            if not any(set(units) - {NOBODY} for units in readings[bundle].units.values()):
                 readings[bundle].refuse(f"no layer of a known kind reads {bundle.label}")
     return readings
 
@@ -146,14 +147,6 @@ def _obstacle(trace: Trace, bundle: Bundle) -> str | None:
         if call.port in reading and i not in calls:
             return f"{_shown(call.port)} reads {bundle.label} in one call and not in another"
     return None
-
-
-def _reads_any(units: tuple[int, ...]) -> bool:
-    return any(unit != NOBODY for unit in units)
-
-
-def _share_a_layer(bundle: Bundle, chosen: list[Bundle]) -> bool:
-    return any(port in other.ports for other in chosen for port in bundle.ports)
 
 
 def _shown(port: Port) -> str:

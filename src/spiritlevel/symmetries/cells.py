@@ -1,13 +1,14 @@
 """Cells: rows, columns and other slices of parameters, each of which can be multiplied by a factor.
 
-The logarithms of the factors are unknowns of a linear system. A parameter of several dimensions can
-be multiplied as a whole by any of them, so that the logarithms are known up to constants.
+The logarithms of the factors are unknowns of a linear system, whose solutions have as many zeros
+and simple numbers as can be. A parameter of several dimensions can be multiplied as a whole by any
+of them, so that the logarithms are known up to constants.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -46,9 +47,9 @@ class Cells:
 
     def __init__(self, parameters: Mapping[str, Tensor], most: int) -> None:
         """At most about `most` cells: longer cells where there are too many."""
-        block = 1
+        block, sizes = 1, [size for tensor in parameters.values() for size in tensor.shape]
         self.axes = _axes(parameters, block, most)
-        while sum(axis.count for axis in self.axes) > most and block < _longest(parameters):
+        while sum(axis.count for axis in self.axes) > most and block < max(sizes, default=1):
             block *= 2
             self.axes = _axes(parameters, block, most)
         self.coarse = block > 1
@@ -109,24 +110,10 @@ class Cells:
             rows, columns = vectors[:, first[axis.name].place], vectors[:, axis.place]
             # either most columns stay, or most rows
             choices = [_usual(columns), -_usual(rows)]
-            filled = torch.stack(
-                [_filled(columns - each) + _filled(rows + each) for each in choices]
-            )
-            shift = torch.where((filled[0] <= filled[1])[:, None], choices[0], choices[1])
+            counts = torch.stack([filled(columns - each) + filled(rows + each) for each in choices])
+            shift = torch.where((counts[0] <= counts[1])[:, None], choices[0], choices[1])
             vectors[:, axis.place] -= shift
             vectors[:, first[axis.name].place] += shift
-        return vectors
-
-    def completed(self, vectors: Tensor, idle: Tensor) -> Tensor:
-        """Give cells that no sample uses the power of their axis, if all others have the same."""
-        vectors = vectors.clone()
-        for axis in self.axes:
-            used = ~idle[axis.place]
-            if bool(used.any()) and not bool(used.all()):
-                values = vectors[:, axis.place]
-                alike = (values[:, used] - values[:, used][:, :1]).abs().amax(dim=1) < 1e-6
-                filled = torch.where(idle[axis.place], values[:, used][:, :1], values)
-                vectors[:, axis.place] = torch.where(alike[:, None], filled, values)
         return vectors
 
     def _further(self) -> list[CutDimension]:
@@ -144,8 +131,23 @@ def _usual(values: Tensor) -> Tensor:
     return values.round(decimals=6).mode(dim=1, keepdim=True).values
 
 
-def _filled(values: Tensor) -> Tensor:
-    return (values.abs() > 1e-6).sum(dim=1)
+def filled(values: Tensor) -> Tensor:
+    """How many numbers of each row are not 0."""
+    return (values.abs() > ZERO).sum(dim=1)
+
+
+def completed(vectors: Tensor, cuts: Iterable[CutDimension], idle: Tensor) -> Tensor:
+    """Give unknowns that no sample uses the value of their dimension's others, if these agree."""
+    vectors = vectors.clone()
+    for cut in cuts:
+        unused = idle[cut.place]
+        if bool(unused.any()) and not bool(unused.all()):
+            values = vectors[:, cut.place]
+            used = values[:, ~unused]
+            alike = (used - used[:, :1]).abs().amax(dim=1) < ZERO
+            full = torch.where(unused, used[:, :1], values)
+            vectors[:, cut.place] = torch.where(alike[:, None], full, values)
+    return vectors
 
 
 def _axes(parameters: Mapping[str, Tensor], block: int, most: int) -> list[CutDimension]:
@@ -163,5 +165,58 @@ def _axes(parameters: Mapping[str, Tensor], block: int, most: int) -> list[CutDi
     return axes
 
 
-def _longest(parameters: Mapping[str, Tensor]) -> int:
-    return max((max(tensor.shape, default=1) for tensor in parameters.values()), default=1)
+ZERO = 1e-6  # entries of a basis are whole numbers or simple fractions: smaller ones are rounding
+_NO_EFFECT = 1e-13  # of the largest effect
+_TWELFTHS = 12.0  # halves, thirds and quarters are whole in these
+
+
+def null_space(rows: Tensor, sizes: Tensor, further: Tensor, tolerance: float) -> Tensor:
+    """All x with rows·x = 0 and further·x = 0, as rows of an orthonormal basis.
+
+    `sizes` says how large the parts of each entry of the rows are: if they cancel, the entry is 0
+    up to rounding of its parts. Unknowns of no size stay 0. Solutions are exact up to the
+    tolerance, relative to the size of each equation and each unknown.
+    """
+    whole = sizes.norm(dim=1, keepdim=True)
+    used = whole.flatten() > 0
+    rows, sizes = rows[used] / whole[used], sizes[used] / whole[used]
+    scale = sizes.norm(dim=0)
+    idle = is_idle(sizes)
+    scale = torch.where(idle, 1.0, scale)
+    fixed = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)[idle]
+    further = further.to(rows) / scale
+    further = further / further.norm(dim=1, keepdim=True)
+    system = torch.cat([torch.where(idle, 0.0, rows / scale), further, fixed])
+    _, singular, right = torch.linalg.svd(system, full_matrices=False)
+    # where everything cancels, even the largest singular value is rounding of parts of size 1
+    solutions = right[singular <= tolerance * max(float(singular[0]), 1.0)] / scale
+    return torch.linalg.qr(solutions.T).Q.T.contiguous() if len(solutions) else solutions
+
+
+def is_idle(sizes: Tensor) -> Tensor:
+    """Which unknowns have no effect on anything, up to rounding."""
+    largest = sizes.amax(dim=0)
+    return largest <= _NO_EFFECT * largest.max()
+
+
+def echelon(basis: Tensor, order: list[int]) -> Tensor:
+    """Another basis: each vector has a 1 where all others have a 0, if possible early in order."""
+    basis, done = basis.clone(), 0
+    for column in order:
+        if done == len(basis):
+            break
+        best = done + int(basis[done:, column].abs().argmax())
+        if float(basis[best, column].abs()) < ZERO:
+            continue
+        basis[[done, best]] = basis[[best, done]]
+        basis[done] /= basis[done, column].clone()
+        others = torch.arange(len(basis), device=basis.device) != done
+        basis[others] -= basis[others, column, None] * basis[done]
+        done += 1
+    return basis[:done]
+
+
+def rounded(vectors: Tensor) -> Tensor:
+    """Twelfths where they are as near as rounding explains; other numbers stay."""
+    simple = (vectors * _TWELFTHS).round() / _TWELFTHS
+    return torch.where((vectors - simple).abs() <= ZERO, simple, vectors)

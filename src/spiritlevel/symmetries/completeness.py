@@ -177,7 +177,7 @@ def _directions(
 def _added(
     narrow: nn.Module, shifted: Sequence[Group], rows: Tensor, chosen: dict[str, Tensor]
 ) -> Iterator[Tensor]:
-    """What can be added alike at these weights, of the units that are left."""
+    """Directions of vectors that can be added at these weights, to the units that are left."""
     blank = copy.deepcopy(narrow)
     named = {name: p for name, p in blank.named_parameters() if name in chosen}
     shapes = {group.shape for group in shifted}
@@ -199,7 +199,6 @@ def _added(
 def _unflattened(
     rows: Tensor, named: dict[str, nn.Parameter], chosen: dict[str, Tensor]
 ) -> Gradients:
-    """The equations as gradients of whole parameters."""
     gradients, start = {}, 0
     for name, mask in chosen.items():
         gradients[name] = rows.new_zeros(len(rows), *mask.shape)

@@ -14,10 +14,9 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from .cells import Cells
+from .cells import ZERO, Cells, completed, echelon, filled, is_idle, null_space, rounded
 from .jiggling import Jiggler
 from .moves import NOBODY, Group, Role, Site
-from .null_space import ZERO, echelon, is_idle, null_space, rounded
 from .shifting import ShiftEquations, Shifts, in_blocks
 from .tracing import Diverged, Run
 
@@ -37,7 +36,7 @@ class Families:
 
     cells: Cells
     vectors: Tensor  # logarithms of factors; outputs stay as they are
-    growing: Tensor | None  # the same, for outputs that are multiplied by the factor
+    growing: Group | None  # what multiplies the outputs by the factor
     shifts: Shifts  # what can be added to parameters
 
 
@@ -78,10 +77,9 @@ def find_families(model: nn.Module, run: Run, generator: torch.Generator) -> Fam
     alone = sparser(vectors[~grows], cells)
     growing = sparser(torch.cat([vectors[grows], alone]), cells)[: int(grows.sum())]
     idle = is_idle(sizes)
-    alone, growing = (cells.completed(whole(each), idle) for each in (alone, growing))
-    return Families(
-        cells, alone, growing[0] if len(growing) else None, shifting.solved().in_simple_numbers()
-    )
+    alone, growing = (completed(whole(each), cells.axes, idle) for each in (alone, growing))
+    grown = _group(growing[:1], cells) if len(growing) else None
+    return Families(cells, alone, grown, shifting.solved().in_simple_numbers())
 
 
 def sparser(vectors: Tensor, cells: Cells) -> Tensor:
@@ -95,7 +93,7 @@ def sparser(vectors: Tensor, cells: Cells) -> Tensor:
             others[chosen] = False
             shares = vectors[others] / torch.where(total.abs() > ZERO, total, torch.nan)
             changed = rounded(cells.centred(vectors[others] - _usual(shares)[:, None] * total))
-            fewer = _filled(changed) < _filled(vectors[others])
+            fewer = filled(changed) < filled(vectors[others])
             if bool(fewer.any()):
                 vectors[others.nonzero().flatten()[fewer]] = changed[fewer]
                 improved = True
@@ -109,10 +107,6 @@ def whole(vectors: Tensor) -> Tensor:
         powers = vector[vector.abs() > ZERO].round(decimals=6)
         vectors[index] /= powers.abs().mode().values * powers[0].sign()
     return rounded(vectors)
-
-
-def _filled(vectors: Tensor) -> Tensor:
-    return (vectors.abs() > ZERO).sum(dim=1)
 
 
 def _usual(rows: Tensor) -> Tensor:
@@ -152,13 +146,6 @@ def groups_of(families: Families) -> list[Group]:
         else:
             groups.append(_group(chosen, families.cells))
     return groups
-
-
-def growing_group(families: Families) -> Group | None:
-    """What multiplies the outputs by the factor; None if there is no such thing."""
-    if families.growing is None:
-        return None
-    return _group(families.growing[None], families.cells)
 
 
 def _group(vectors: Tensor, cells: Cells) -> Group:

@@ -33,21 +33,17 @@ def temperature_move(model: nn.Module, head: str) -> Move:
             f"The 'head' argument must be the path of a module. Got {brief(head)}, which the model "
             f"does not have. Its last one is {list(dict(model.named_modules()))[-1]!r}."
         ) from error
-    sites = _own_parameters(head, module)
+    sites = [
+        Site(head, name, 0, (0,) * len(parameter), Role.TIMES)
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() > 0
+    ]
     if not sites:
         raise SpiritlevelError(
             f"The 'head' argument must be the path of a layer with weights. Got {brief(head)}, a "
             f"{type(module).__name__} without any of its own. Name the layer that gives the logits."
         )
     return Move("logit_temperature", (Group(1, tuple(sites)),))
-
-
-def _own_parameters(path: str, module: nn.Module) -> list[Site]:
-    return [
-        Site(path, name, 0, (0,) * len(parameter), Role.TIMES)
-        for name, parameter in module.named_parameters(recurse=False)
-        if parameter.dim() > 0
-    ]
 
 
 class _NotOnePower(Diverged):

@@ -14,14 +14,25 @@ from torch import Tensor, nn
 
 def rescale_layers(model: nn.Module, producer: str, consumer: str, factor: float) -> nn.Module:
     """Multiply `producer` (weight and bias) by a factor and divide the weight of `consumer`."""
-    moved = copy.deepcopy(model)
-    width = _width(moved.get_submodule(producer))
-    return _rescale(moved, producer, consumer, torch.full((width,), factor, dtype=torch.float64))
+    width = len(model.get_submodule(producer).weight)  # type: ignore[arg-type]
+    factors = torch.full((width,), factor, dtype=torch.float64)
+    return rescale_neurons(model, producer, consumer, factors)
 
 
 def rescale_neurons(model: nn.Module, producer: str, consumer: str, factors: Tensor) -> nn.Module:
     """Multiply each unit of `producer` by its factor and divide what reads it in `consumer`."""
-    return _rescale(copy.deepcopy(model), producer, consumer, factors)
+    moved = copy.deepcopy(model)
+    first, second = moved.get_submodule(producer), moved.get_submodule(consumer)
+    with torch.no_grad():
+        for parameter in first.parameters(recurse=False):
+            scale = factors.to(parameter)
+            parameter.mul_(scale.reshape(-1, *[1] * (parameter.dim() - 1)))
+        weight: Tensor = second.weight  # type: ignore[assignment]
+        # after a flatten each unit of the producer feeds a block of adjacent columns
+        blocks = weight.unflatten(1, (len(factors), -1))
+        scale = factors.to(weight).reshape(1, -1, *[1] * (blocks.dim() - 2))
+        weight.copy_((blocks / scale).flatten(1, 2))
+    return moved
 
 
 def permute_units(model: nn.Module, producer: str, consumer: str, order: Tensor) -> nn.Module:
@@ -35,21 +46,3 @@ def permute_units(model: nn.Module, producer: str, consumer: str, order: Tensor)
         blocks = weight.unflatten(1, (len(order), -1))
         weight.copy_(blocks[:, order].flatten(1, 2).clone())
     return moved
-
-
-def _width(module: nn.Module) -> int:
-    return len(module.weight)  # type: ignore[arg-type]
-
-
-def _rescale(model: nn.Module, producer: str, consumer: str, factors: Tensor) -> nn.Module:
-    first, second = model.get_submodule(producer), model.get_submodule(consumer)
-    with torch.no_grad():
-        for parameter in first.parameters(recurse=False):
-            scale = factors.to(parameter)
-            parameter.mul_(scale.reshape(-1, *[1] * (parameter.dim() - 1)))
-        weight: Tensor = second.weight  # type: ignore[assignment]
-        # after a flatten each unit of the producer feeds a block of adjacent columns
-        blocks = weight.unflatten(1, (len(factors), -1))
-        scale = factors.to(weight).reshape(1, -1, *[1] * (blocks.dim() - 2))
-        weight.copy_((blocks / scale).flatten(1, 2))
-    return model

@@ -12,6 +12,7 @@ Rotary positions leave less of it: the two entries of a frequency can be scaled 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -20,14 +21,14 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from .adding import Keeps, Sorted, Vary, find_shifts
+from .adding import Keeps, Sorted, Vary, changing, find_shifts
+from .bundles import even
 from .completeness import MOST_PARAMETERS, FoundGroups, unexplained
-from .families import find_families, groups_of, growing_group
+from .families import find_families, groups_of
 from .jiggling import Jiggler
 from .moves import BOTH, DOWN, NOBODY, UP, Group, Move, Role, Site, table_of
 from .names import SHIFTS
 from .precision import Ideal, deviation
-from .shifting import Shifts
 from .tracing import Diverged, viewed
 from .verification import Reference
 
@@ -72,20 +73,28 @@ def find_numeric_moves(
     except Diverged as diverged:
         why = f"linear algebra needs gradients at other weights: {diverged}"
         return NumericMoves(absent=dict.fromkeys(NAMES, why), unexplored=why)
-    groups = [_finest(group, copies) for group in groups_of(families)]
+    # single units instead of cells of several entries, if they can be told apart
+    groups = [
+        next((guess for guess in refined(group) if copies.keep(_rescaling(guess))), group)
+        for group in groups_of(families)
+    ]
     groups = [group for group in groups if copies.keep(_rescaling(group))]
     mixed = [each for each in (mixable(group, copies.keep) for group in groups) if each]
-    mixed = [group for group in mixed if copies.keep(_mixing(group))]
-    turned = [group for group in groups if turnable(group) and copies.keep(_turning(group))]
-    numeric = NumericMoves(growing=growing_group(families))
-    exact, inexact = _split(reference, groups)
+    mixed = [group for group in mixed if copies.keep(changing("unit_mix", group))]
+    pairs = [g for g in groups if _linear(g) and all(n % 2 == 0 for n in _entries(g))]
+    turned = [group for group in pairs if copies.keep(_turning(group))]
+    numeric = NumericMoves(growing=families.growing)
+    exact, _ = reference.holding("free_rescale", groups, shared=True)
     _add(numeric, "free_rescale", exact, _NOTHING)
-    _add_inexact(numeric, reference, inexact)
+    _add_inexact(numeric, reference, [group for group in groups if group not in exact])
     mixing = reference.holding("unit_mix", mixed, shared=True)[0]
     _add(numeric, "unit_mix", mixing, "no units are linked by linear maps alone")
     turning = reference.holding("unit_turn", turned, shared=True)[0]
     _add(numeric, "unit_turn", turning, "no pairs of entries can be turned together")
-    shifted = _shifted(reference, families.shifts, vary, copies.keep)
+    shifted: Sorted = {}
+    if vary is not None:
+        with contextlib.suppress(Diverged):  # it does not run with other inputs
+            shifted = find_shifts(reference, families.shifts, vary, copies.keep)
     for name, reason in _NO_SHIFT.items():
         first, *further = shifted.get(name) or [[]]
         _add(numeric, name, first, _NO_INPUTS if vary is None else reason, further)
@@ -127,40 +136,14 @@ class _RandomCopies:
                 raise Diverged(f"{type(error).__name__}: {error}") from error
 
 
-def _finest(group: Group, copies: _RandomCopies) -> Group:
-    """Single units instead of cells of several entries, if they can be told apart."""
-    return next((guess for guess in refined(group) if copies.keep(_rescaling(guess))), group)
-
-
 def _rescaling(group: Group) -> Callable[[nn.Module], None]:
     factors = torch.linspace(0.5, 3.0, group.width + 1, dtype=torch.float64)[1:]
     return lambda model: group.rescale(model, factors)
 
 
-def _mixing(group: Group) -> Callable[[nn.Module], None]:
-    def change(model: nn.Module) -> None:
-        Move("unit_mix", (group,)).change(model, torch.Generator().manual_seed(0))
-
-    return change
-
-
 def _turning(group: Group) -> Callable[[nn.Module], None]:
     angles = torch.linspace(0.5, 3.0, group.width, dtype=torch.float64)
     return lambda model: group.turn(model, angles)
-
-
-def _shifted(reference: Reference, shifts: Shifts, vary: Vary | None, keep: Keeps) -> Sorted:
-    """What can be added; nothing where it does not run with other inputs."""
-    try:
-        return {} if vary is None else find_shifts(reference, shifts, vary, keep)
-    except Diverged:
-        return {}
-
-
-def _split(reference: Reference, groups: list[Group]) -> tuple[list[Group], list[Group]]:
-    """Groups that keep the outputs of the network up to rounding, and all others."""
-    exact, _ = reference.holding("free_rescale", groups, shared=True)
-    return exact, [group for group in groups if group not in exact]
 
 
 def _add(
@@ -229,7 +212,7 @@ def mixable(group: Group, keeps: Keeps) -> Group | None:
         return keeps(lambda model: group.mix(model, matrix))
 
     if pair_mixes(1):
-        sizes = [size for size in _divisors(group.width) if size > 2]
+        sizes = [size for size in range(group.width, 2, -1) if group.width % size == 0]
         size = next((size for size in sizes if pair_mixes(size - 1)), 2)
         blocks = [unit // size for unit in range(group.width)]
     else:
@@ -240,11 +223,6 @@ def mixable(group: Group, keeps: Keeps) -> Group | None:
             return None
         blocks = [unit % stride for unit in range(group.width)]
     return dataclasses.replace(group, blocks=tuple(blocks))
-
-
-def turnable(group: Group) -> Group | None:
-    """The group if all of its units are pairs of entries; whether they turn is to be verified."""
-    return group if _linear(group) and all(n % 2 == 0 for n in _entries(group)) else None
 
 
 def refined(group: Group) -> list[Group]:
@@ -282,16 +260,5 @@ def _linear(group: Group) -> bool:
     return (
         {site.role for site in group.sites} == {Role.TIMES, Role.OVER}
         and all(site.power == 1 for site in group.sites)
-        and all(_evenly(site, group.width) for site in group.sites)
+        and all(even(torch.tensor(site.units), group.width) for site in group.sites)
     )
-
-
-def _evenly(site: Site, width: int) -> bool:
-    units = torch.tensor([unit for unit in site.units if unit != NOBODY])
-    counts = units.bincount(minlength=width)
-    return bool((counts == counts[0]).all())
-
-
-def _divisors(width: int) -> list[int]:
-    """All divisors of the width, from large to small."""
-    return [size for size in range(width, 0, -1) if width % size == 0]

@@ -54,7 +54,9 @@ def _locate(
                 return values
             numbers = torch.arange(1, port.width + 1)  # from 1: every unit is touched once
             touched = along(port.axis, (numbers >> digit & 1).double(), values) == 1
-            return torch.where(touched, _touch(values), values)
+            # towards 0, to avoid saturation; by sign, or a normalization would undo it
+            nearer = torch.where(values > 0, 0.7 * values, 0.4 * values)
+            return torch.where(touched, nearer, values)
 
         def check(index: int, inputs: list[Tensor], digit: int = digit) -> None:
             call = trace.calls[index]
@@ -78,11 +80,6 @@ def _locate(
                 readings[bundle].refuse(f"{port.path!r} writes the units in fixed groups")
             if port.carries and port.path not in readings[bundle].units:
                 readings[bundle].refuse(f"{port.path!r} reads what no layer wrote")
-
-
-def _touch(values: Tensor) -> Tensor:
-    """Move values towards 0, to avoid saturation; by sign, or a normalization would undo it."""
-    return torch.where(values > 0, 0.7 * values, 0.4 * values)
 
 
 def _reorder(

@@ -45,7 +45,8 @@ def find_scalings(
     failed = keep(try_all(trace, bundles_of(trace, trace.reach.sums), attempt))
     whole = [bundle for bundle in failed if len(bundle.ports) == 1]
     for parts, index in _PARTS:
-        cut = {_part(bundle, parts, index): bundle for bundle in whole if not bundle.width % parts}
+        width = {bundle: bundle.width // parts for bundle in whole if not bundle.width % parts}
+        cut = {Bundle(b.ports, each, start=index * each): b for b, each in width.items()}
         still = keep(try_all(trace, list(cut), attempt))
         done = {bundle for part, bundle in cut.items() if part not in still}
         whole = [bundle for bundle in whole if bundle not in done]
@@ -110,11 +111,6 @@ def _units(now: Tensor, then: Tensor, axis: int, ranks: Tensor, tolerance: float
 def _factors(ranks: Tensor, width: int) -> Tensor:
     """Evenly spaced, so that neighbours stay apart however many units there are."""
     return _LOW + _SPREAD * (ranks + 0.5) / width
-
-
-def _part(bundle: Bundle, parts: int, index: int) -> Bundle:
-    width = bundle.width // parts
-    return Bundle(bundle.ports, width, start=index * width)
 
 
 def _group(trace: Trace, bundle: Bundle, reading: Reading) -> tuple[str, Group]:

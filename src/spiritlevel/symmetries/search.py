@@ -12,7 +12,7 @@ from .adding import Vary
 from .logit_size import temperature_move, weight_scale_move
 from .moves import Group, Move
 from .names import FUNCTION_PRESERVING, MOVES
-from .numeric import NAMES, find_numeric_moves
+from .numeric import NAMES, NumericMoves, find_numeric_moves
 from .permuting import find_permutations
 from .ports import ports_of
 from .precision import as_written, precise
@@ -23,6 +23,7 @@ from .verification import NUM_FACTORS, Reference
 _COARSEST = 1e-2  # above this tolerance a wrong move could be taken for a right one
 STRUCTURAL = tuple(name for name in FUNCTION_PRESERVING if name not in NAMES)
 _NO_BATCHNORM = "no BatchNorm in eval mode reads a layer that nothing else reads"
+_NO_SEARCH = "symmetries that take a long search were not looked for"
 _SHOWN = 4  # reasons given for a move that is absent
 
 
@@ -45,6 +46,7 @@ def find_moves(
     seen: View | None = None,
     generator: torch.Generator,
     progress: Progress | None = None,
+    thorough: bool = True,
 ) -> FoundMoves:
     """Look for all of MOVES; each one found was applied to a copy, run and compared.
 
@@ -53,12 +55,13 @@ def find_moves(
     gives the logits. `vary(k)` is another `run`, on the k-th choice of other inputs: with it the
     search finds what can be added to parameters, and says whether it has found all there is.
     `seen(outputs)` is what the loss depends on, if that is less than all of them: the moves keep
-    only this. `progress` is told how many runs are done and how many are planned so far.
+    only this. `progress` is told how many runs are done and how many are planned so far. Without
+    `thorough`, only known layers are looked at: linear algebra takes most of the time.
     """
     counted = _Counted(run, progress)
     devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.is_cuda}
     with torch.random.fork_rng(devices=sorted(devices, key=str)), as_written():
-        moves = _search(model, counted, head, vary, seen, generator)
+        moves = _search(model, counted, head, vary, seen, generator, thorough=thorough)
     counted.finish()
     return moves
 
@@ -93,6 +96,8 @@ def _search(
     vary: Vary | None,
     seen: View | None,
     generator: torch.Generator,
+    *,
+    thorough: bool,
 ) -> FoundMoves:
     run_seen = viewed(run, seen)
     reference = Reference(*precise(model, run_seen), run_seen, generator, run, seen)
@@ -125,7 +130,9 @@ def _search(
         if name in moves
         for group in moves[name].groups
     ]
-    numeric = find_numeric_moves(reference, vary, rescaled)
+    numeric = NumericMoves(absent=dict.fromkeys(NAMES, _NO_SEARCH), unexplored=_NO_SEARCH)
+    if thorough:
+        numeric = find_numeric_moves(reference, vary, rescaled)
     moves.update(numeric.moves)
     absent.update(numeric.absent)
     heated = "no head was named" if head is None else temperature_move(reference.model, head)

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .cells import CutDimension
+from .cells import ZERO, CutDimension, completed, echelon, null_space, rounded
 from .jiggling import Gradients
 from .moves import NO_DIM, Group, Role, Site
-from .null_space import ZERO, echelon, null_space, rounded
 
 SPARE = 24  # equations more than unknowns
 _ROUND_OFF = 1e-9  # relative, of equations in float64
@@ -179,21 +178,15 @@ class ShiftEquations:
         taken, slices = self._together(place), self.slices[place]
         if not bool(taken.sizes.any()):
             return taken.rows.new_zeros(0, taken.rows.shape[1])
-        vectors = _completed(taken.solutions(), slices, taken.sizes.amax(dim=0) == 0)
+        idle = taken.sizes.amax(dim=0) == 0
+        vectors = completed(taken.solutions(), [each.cut for each in slices], idle)
         # what is added to nothing but whole vectors is found entry by entry as well
         cut = torch.cat([torch.full((each.cut.count,), not each.whole) for each in slices])
         return vectors[(vectors[:, cut].abs() > ZERO).any(dim=1)]
 
     def _together(self, place: Place) -> Equations:
         taken, self._taken[place] = self._taken[place], []
-        return _joined(taken)
-
-
-def _joined(parts: Sequence[Equations]) -> Equations:
-    """All equations of several draws."""
-    return Equations(
-        torch.cat([part.rows for part in parts]), torch.cat([part.sizes for part in parts])
-    )
+        return Equations(torch.cat([e.rows for e in taken]), torch.cat([e.sizes for e in taken]))
 
 
 def equations(drawn: Gradients, slices: Sequence[Slices], vector: Tensor) -> Equations:
@@ -300,17 +293,3 @@ def _cut(found: Sequence[Slices], most: int) -> list[Slices]:
 
 def _count(size: int, block: int) -> int:
     return size // block if size % block == 0 else 1
-
-
-def _completed(vectors: Tensor, slices: Sequence[Slices], idle: Tensor) -> Tensor:
-    """Give slices that no sample uses the coefficient of all others, if these have the same."""
-    vectors = vectors.clone()
-    for each in slices:
-        unused = idle[each.cut.place]
-        if bool(unused.any()) and not bool(unused.all()):
-            values = vectors[:, each.cut.place]
-            used = values[:, ~unused]
-            alike = (used - used[:, :1]).abs().amax(dim=1) < ZERO
-            filled = torch.where(unused, used[:, :1], values)
-            vectors[:, each.cut.place] = torch.where(alike[:, None], filled, values)
-    return vectors

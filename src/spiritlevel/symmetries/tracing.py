@@ -260,7 +260,7 @@ def reach_of(calls: list[list[Any]], outputs: list[Any], leaves: dict[int, str])
     return Reach(
         [view.layers for view in views],
         frozenset().union(*(views_by_node[node].layers for node in outputs)),
-        [_attends(view.operations) for view in views],
+        [_FUSED_ATTENTION in v.operations or {_SOFTMAX, _MATMUL} <= v.operations for v in views],
         sums,
         products,
     )
@@ -273,10 +273,6 @@ def _merged(views: Iterable[_View], name: str) -> _View:
         frozenset().union(*(view.layers for view in views)),
         frozenset(marks).union(*(view.operations for view in views)),
     )
-
-
-def _attends(operations: frozenset[str]) -> bool:
-    return _FUSED_ATTENTION in operations or {_SOFTMAX, _MATMUL} <= operations
 
 
 def _children_first(root: Any, visited: dict[Any, _View]) -> Iterable[Any]:

@@ -13,6 +13,6 @@ truths to compare with: `Truth` holds dense Hessians and Gauss-Newton matrices i
 from .contract import ClaimCheck as ClaimCheck
 from .contract import check_measure as check_measure
 from .contract import checks as checks
-from .dense import hessian_of as hessian_of
 from .moves import problem_named as problem_named
 from .references import Truth as Truth
+from .references import hessian_of as hessian_of

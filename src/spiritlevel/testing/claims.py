@@ -13,16 +13,14 @@ from torch import Tensor, nn
 
 from ..engine.precision import Method, Precision
 from ..ground.errors import SpiritlevelError
-from ..measures import get
 from ..measures.options import Options
 from ..records.measurements import Cost
 from ..symmetries import SYMMETRIES
 from ..verbs import measuring as api
 from ..verbs.reference_problems import Problem
-from .comparing import ROUND_OFF, agree, claim, error_bars, margin
 from .moves import before_and_after, moved, problem_named
 from .references import linear_model_forms
-from .under_test import UnderTest
+from .under_test import ROUND_OFF, UnderTest, agree, claim, error_bars, margin
 
 # model, inputs, targets, name of the loss, options -> the values of measures, by name
 ClosedForm = Callable[
@@ -49,11 +47,6 @@ def card_is_complete(measure: UnderTest) -> None:
     for pair in ("{}", "()", (r"\bigl", r"\bigr"), (r"\Bigl", r"\Bigr")):
         opening, closing = (card.formula.count(bracket) for bracket in pair)
         claim(opening == closing, f"the formula has {opening} {pair[0]} and {closing} {pair[1]}")
-    if card.counterpart is not None:
-        other = get(card.counterpart)
-        claim("layer_rescale" not in card.invariant, "it needs no counterpart: scale is no matter")
-        claim("layer_rescale" in other.invariant, "its counterpart changes with the scale too")
-        claim(card.direction == other.direction, "its counterpart has another direction")
 
 
 def results_carry_name_and_settings(measure: UnderTest) -> None:

@@ -11,9 +11,8 @@ from ..measures import get
 from ..verbs import reference_problems
 from . import claims
 from .claims import ClosedForm
-from .comparing import claim
 from .moves import NETWORKS
-from .under_test import UnderTest
+from .under_test import UnderTest, claim
 
 
 @dataclasses.dataclass(frozen=True)

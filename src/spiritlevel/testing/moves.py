@@ -164,38 +164,22 @@ def _without_biases(problem: Problem) -> Problem:
     return dataclasses.replace(problem, name=f"{problem.name} without biases", model=model)
 
 
-def _width(model: nn.Module, layer: str) -> int:
-    weight = model.get_submodule(layer).weight
-    assert isinstance(weight, Tensor)
-    return len(weight)
-
-
 def _factors(size: int, generator: torch.Generator) -> Tensor:
     """Between 5 and 25: far from 1, so that what moves moves visibly."""
     return 5 + 20 * torch.rand(size, generator=generator, dtype=torch.float64)
 
 
-def _rescale_layers(problem: Problem, generator: torch.Generator) -> Problem:
+def _between_layers(move: str, problem: Problem, generator: torch.Generator) -> Problem:
     model = problem.model
-    for producer, consumer in problem.pairs:
-        factor = float(_factors(1, generator))
-        model = symmetries.rescale_layers(model, producer, consumer, factor)
-    return dataclasses.replace(problem, model=model)
-
-
-def _rescale_neurons(problem: Problem, generator: torch.Generator) -> Problem:
-    model = problem.model
-    for producer, consumer in problem.pairs:
-        scale = _factors(_width(model, producer), generator)
-        model = symmetries.rescale_neurons(model, producer, consumer, scale)
-    return dataclasses.replace(problem, model=model)
-
-
-def _permute_units(problem: Problem, generator: torch.Generator) -> Problem:
-    model = problem.model
-    for producer, consumer in problem.pairs:
-        order = torch.arange(_width(model, producer)).roll(1)  # leaves no unit where it was
-        model = symmetries.permute_units(model, producer, consumer, order)
+    for pair in problem.pairs:
+        weight = model.get_submodule(pair[0]).weight
+        assert isinstance(weight, Tensor)
+        if move == "layer_rescale":
+            model = symmetries.rescale_layers(model, *pair, float(_factors(1, generator)))
+        elif move == "neuron_rescale":
+            model = symmetries.rescale_neurons(model, *pair, _factors(len(weight), generator))
+        else:  # leaves no unit where it was
+            model = symmetries.permute_units(model, *pair, torch.arange(len(weight)).roll(1))
     return dataclasses.replace(problem, model=model)
 
 
@@ -218,9 +202,9 @@ def _split_otherwise(problem: Problem, generator: torch.Generator) -> Problem:
 
 
 _MADE_BY_NAME: dict[str, Callable[[Problem, torch.Generator], Problem]] = {
-    "layer_rescale": _rescale_layers,
-    "neuron_rescale": _rescale_neurons,
-    "unit_permute": _permute_units,
+    "layer_rescale": functools.partial(_between_layers, "layer_rescale"),
+    "neuron_rescale": functools.partial(_between_layers, "neuron_rescale"),
+    "unit_permute": functools.partial(_between_layers, "unit_permute"),
     "logit_shift": _shift_logits,
     "batch_split": _split_otherwise,
 }

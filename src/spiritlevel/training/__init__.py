@@ -20,7 +20,7 @@ from .penalties.penalty import Penalty as Penalty
 from .penalties.penalty_batch import PenaltyBatch as PenaltyBatch
 from .penalties.registry import build_penalty as build_penalty
 from .penalties.registry import register_penalty as register_penalty
-from .penalties.third_derivatives.operations import thrice_differentiable as thrice_differentiable
+from .penalties.third_derivatives import thrice_differentiable as thrice_differentiable
 from .sam.optimizers import ASAM as ASAM
 from .sam.optimizers import SAM as SAM
 from .sam.optimizers import NoiseSAM as NoiseSAM

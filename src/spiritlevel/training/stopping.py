@@ -181,7 +181,10 @@ class FlatnessStopping:
         if math.isfinite(self._losses[-1]) and self._losses[-1] < self.best_loss:
             self.best_epoch, self.best_loss = epoch, self._losses[-1]
             if self.restore_best and model is not None:
-                self._best_state = _copied(model)
+                self._best_state = {
+                    name: v.detach().cpu().clone() if isinstance(v, Tensor) else copy.deepcopy(v)
+                    for name, v in unwrapped(model).state_dict().items()
+                }
         self.reason = self._decide()
         return bool(self.reason)
 
@@ -290,14 +293,6 @@ class FlatnessStopping:
         self.best_epoch, self.best_loss = state["best_epoch"], state["best_loss"]
         self.reason = state["reason"]
         self._best_state = state.get("best_state")
-
-
-def _copied(model: nn.Module) -> dict[str, Any]:
-    """A copy of the model's state_dict, on the CPU."""
-    return {
-        name: value.detach().cpu().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
-        for name, value in unwrapped(model).state_dict().items()
-    }
 
 
 def _check(rule: str, patience: int, tolerance: float, min_delta: float, confidence: float) -> None:

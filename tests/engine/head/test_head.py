@@ -206,7 +206,7 @@ def test_closed_forms_agree_with_the_dense_hessian(name, loss):
 def test_both_eigenvalues_of_the_head_come_from_one_search(monkeypatch):
     build, shape = next(iter(HEADS.values()))
     model = build()
-    module = sys.modules["spiritlevel.measures.head.cards"]
+    module = sys.modules["spiritlevel.measures.head"]
     calls, real = [], module.eigenpairs
 
     def counted(*args, **options):
@@ -255,7 +255,7 @@ def test_blocks_of_pairs_add_up_to_the_whole(monkeypatch):
     batches = data_for(model, shape, "cross_entropy")
     truth = references.Truth(model, batches, F.cross_entropy)
     square = float(truth.hessian([head_weight(model)]).square().sum())
-    module = sys.modules["spiritlevel.measures.head.cards"]
+    module = sys.modules["spiritlevel.measures.head"]
     monkeypatch.setattr(module, "PAIR_BLOCK", 3)  # 7 samples: blocks of 3, 3 and 1
     report = sl.measure(model, batches, measures=MEASURES)
     assert report["head.trace_squared"].value == pytest.approx(square, rel=1e-9)

@@ -15,8 +15,8 @@ from engine.weight_space.lanczos_problems import run, truth
 from spiritlevel.engine.weight_space.density import Quadrature
 from spiritlevel.engine.weight_space.lanczos import LEAST_BLOCKS
 from spiritlevel.engine.weight_space.lockstep import solve
-from spiritlevel.math.sample_lanczos import LEAST_STEPS, largest_eigenvalues
 from spiritlevel.math.signs import random_normals
+from spiritlevel.measures.decomposition.matrices import LEAST_STEPS, largest_eigenvalues
 from spiritlevel.testing import references
 from zoo.plain import classes, random
 

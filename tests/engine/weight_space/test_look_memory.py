@@ -168,7 +168,6 @@ class Planted(nn.Module):
 def test_a_large_model_is_looked_at_group_by_group(layers, monkeypatch):
     monkeypatch.setattr(trusted_derivatives, "MOST_PARAMETERS", 0)
     monkeypatch.setattr(parameter_space, "MOST", layers * (WIDTH * WIDTH + WIDTH))
-    monkeypatch.setattr(product_methods, "PIECE", 4000)  # a part of a parameter, as of a large one
     model = network()
     surface = Surface(model, data())
     with surface.preserved(), Peak() as peak:

@@ -12,7 +12,7 @@ import torch
 
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs.data import load, read_cifar
-from spiritlevel.inputs.data.unpickle import unpickle
+from spiritlevel.inputs.data.cifar import unpickle
 
 np = pytest.importorskip("numpy", reason="numpy writes the files these tests read")
 REAL = pathlib.Path(

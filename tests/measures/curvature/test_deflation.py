@@ -11,8 +11,8 @@ import spiritlevel as sl
 from spiritlevel.engine.weight_space.lanczos import Lanczos
 from spiritlevel.engine.weight_space.lockstep import solve
 from spiritlevel.engine.weight_space.long_rows import orthonormal, outside
-from spiritlevel.measures.curvature import trace_squared as module
-from spiritlevel.measures.curvature.trace_squared import LanczosDeflation, sketched, trace_squared
+from spiritlevel.measures.curvature import square_probes as module
+from spiritlevel.measures.curvature.square_probes import LanczosDeflation, sketched, trace_squared
 from zoo.dense_problem import DenseProblem
 from zoo.plain import after_training, classes, network, random
 

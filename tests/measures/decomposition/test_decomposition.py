@@ -19,7 +19,7 @@ from measures.decomposition.decomposition_by_hand import (
     windows,
 )
 from spiritlevel.math.positions import Positions
-from spiritlevel.measures.decomposition.path_matrices import softmax_basis
+from spiritlevel.measures.decomposition.matrices import softmax_basis
 from spiritlevel.measures.setup import Setup
 from spiritlevel.model.layers import Layout, rule_for
 from spiritlevel.testing import references

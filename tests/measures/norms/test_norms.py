@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.math.margins import stream_margins
+from spiritlevel.math.head import stream_margins
 from spiritlevel.model.losses import CrossEntropy
 from spiritlevel.verbs import reference_problems as problems
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spiritlevel as sl
-from spiritlevel.measures.norms import radial
+from spiritlevel.measures.norms import along_weights
 from spiritlevel.model.losses import CrossEntropy
 from spiritlevel.testing import references
 from spiritlevel.verbs import reference_problems as problems
@@ -157,7 +157,7 @@ def test_fisher_rao_of_a_confident_network_keeps_its_digits():
 def test_every_way_gives_the_same_numbers(way, monkeypatch):
     problem, model = problems.relu_mlp(), smooth_net()
     expected = brute_force(model, problem.inputs(), problem.targets(), F.cross_entropy)
-    monkeypatch.setattr(radial, "choose_method", lambda surface: way)
+    monkeypatch.setattr(along_weights, "choose_method", lambda surface: way)
     report = sl.measure(model, problem.data, measures=FISHER)
     found = report["norms.fisher_rao"]
     assert found.value == pytest.approx(expected, rel=1e-8 if way == "difference" else 1e-11)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from measures.forms.sharpness import highest_in_ball
-from spiritlevel.math.ball import peak_in_ball
-from spiritlevel.measures.sharpness.ascent import Point, ascend
+from spiritlevel.measures.sharpness.ascent import Point, ascend, peak_in_ball
 
 RADIUS = 0.5
 SIZE = 12

@@ -11,7 +11,7 @@ from opened_pages import open_page as open_page
 from opened_pages import pytest_runtest_teardown as pytest_runtest_teardown
 from opened_pages import pytest_sessionfinish as pytest_sessionfinish
 from spiritlevel.engine.weight_space.density import SpectralDensity
-from spiritlevel.results import Audit, Comparison, Cost, Measurement, Report, Status
+from spiritlevel.results import Audit, Comparison, Cost, Measurement, Report, Scale, Status
 from spiritlevel.verbs.spectra import Eigenvalues, Spectrum
 
 SETTINGS = {
@@ -96,22 +96,31 @@ def an_audit():
 
 @pytest.fixture
 def a_comparison():
-    """Trace and κ disagree, and equal confidence turns the order of the trace round."""
+    """Equal confidence turns the order by ρ round, and the trace is forbidden."""
 
-    def values(trace: float, kappa: float, gini: float) -> Report:
+    def values(rho: float, kappa: float, gini: float) -> Report:
         return reported(
             [
-                measured("curvature.trace", trace, data_stderr=0.5),
+                measured("curvature.trace", 7.0),
+                measured("neuron.rho_sum", rho, data_stderr=0.5),
                 measured("relative.kappa", kappa),
                 measured("softmax.gini", gini),
             ]
         )
 
+    unchanged = Scale("unchanged", "no symmetry changes it")
+    scales = {
+        "curvature.trace": Scale("changes", "9 times under layer_rescale"),
+        "neuron.rho_sum": unchanged,
+        "relative.kappa": unchanged,
+    }
+
     def make(first: str = "sgd", second: str = "adam", *, match: bool = True) -> Comparison:
-        matched = {first: values(9.0, 5.0, 0.2), second: values(2.0, 3.0, 0.2)}
+        matched = {first: {second: values(30.0, 5.0, 0.4)}}
         return Comparison(
             {first: values(10.0, 5.0, 0.2), second: values(20.0, 3.0, 0.4)},
-            matched=matched if match else None,
+            matched_pairs=matched if match else None,
+            scales=scales,
             unmatched="" if match else "the head is <b>not</b> linear",
         )
 

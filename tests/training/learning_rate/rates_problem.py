@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from spiritlevel.testing.dense import hessian_of
+from spiritlevel.testing.references import hessian_of
 
 SIZES = (2, 3)  # of the two parameters
 

@@ -10,7 +10,7 @@ from torch import nn
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import FlatnessPenalty
 from spiritlevel.training.penalties.random_signs import draw_signs
-from spiritlevel.training.penalties.third_derivatives.operations import thrice_differentiable
+from spiritlevel.training.penalties.third_derivatives import thrice_differentiable
 
 FACTORS = {"cross_entropy": (3.0, 9.0, 14.0), "bce": (6.0, 16.0, 25.0)}  # losses to 1e-12
 SINGLE = 1e-4  # outputs of 25 are rounded by 1e-6, and their exponentials with them

@@ -10,7 +10,7 @@ from torch import nn
 
 from spiritlevel import SpiritlevelError
 from spiritlevel.training import HeadPenalty, head_penalty
-from spiritlevel.training.penalties.softmax_head import softmax_head
+from spiritlevel.training.penalties.differentiable_curvature import softmax_head
 from training.penalties import penalty_truths as truths
 from training.penalties.penalty_refusals import TROUBLES, call, refused, troubled
 from zoo import decimal_softmax as decimals

@@ -8,7 +8,7 @@ from torch import nn
 import spiritlevel as sl
 from spiritlevel.model.losses import resolve
 from spiritlevel.training import FlatnessPenalty, HeadPenalty, KappaPenalty, trace_squared_penalty
-from spiritlevel.training.penalties.separate_forward import mean_loss
+from spiritlevel.training.penalties.penalty_batch import mean_loss
 from zoo.torch_losses import WEIGHTS
 from zoo.user_losses import LABELS, USER_LOSSES, Cooled, Focal
 

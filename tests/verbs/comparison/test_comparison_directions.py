@@ -13,7 +13,7 @@ from spiritlevel.pages.report.numbers import with_data
 from spiritlevel.verbs import reference_problems as problems
 from spiritlevel.verbs.comparison import Comparison
 from spiritlevel.verbs.comparison.ranking import larger
-from verbs.comparison.given_reports import report
+from verbs.comparison.given_reports import comparison, report
 
 LARGER = "larger is flatter"
 OTHERS = {  # by hand: all that is not "smaller is flatter"
@@ -56,7 +56,7 @@ def temperatures():
             parameter.mul_(4.0)
         y = problem.model(x).argmax(dim=1)
         logits = {"unsure": problem.model(x), "sure": sure(x)}
-    measures = ["head.trace", "norms.margin", "softmax.confidence", "softmax.entropy"]
+    measures = ["neuron.rho_sum", "norms.margin", "softmax.confidence", "softmax.entropy"]
     found = sl.compare({"unsure": problem.model, "sure": sure}, (x, y), measures=measures)
     return found, logits
 
@@ -72,22 +72,19 @@ def test_one_network_at_two_temperatures(temperatures):
         entropy = float(-(p * p.log()).sum(dim=1).mean())
         assert found.value("softmax.entropy", name).value == pytest.approx(entropy, rel=1e-9)
     places = {m: {n: str(p) for n, p in found.places(m).items()} for m in found.measures}
-    # the larger margin and the smaller trace are the same network's
-    assert places["norms.margin"] == places["head.trace"] == {"sure": "1", "unsure": "2"}
-    assert found.disagreements() == []
+    assert places["norms.margin"] == {"sure": "1", "unsure": "2"}
+    assert places["neuron.rho_sum"] == {"unsure": "1 (1–2)", "sure": "2 (1–2)"}
     for name in ("softmax.confidence", "softmax.entropy", *MEASURED_ALONG):
         assert places[name] == {}
-    assert ("norms.margin", "confidence", "sure") in [
-        (e.measure, e.by, e.flatter) for e in found.explained()
-    ]
-    assert not {e.measure for e in found.explained()} & {"softmax.confidence", "softmax.entropy"}
+    [pair] = found.pairs()
+    assert pair.by_confidence == ["norms.margin"]
 
 
 def test_the_table_shows_values_without_a_rank(temperatures):
     found, _ = temperatures
     text, _, _ = found.details().partition("at equal confidence")
     lines = {line.split()[0]: line for line in text.splitlines() if line}
-    assert lines["norms.margin"].count("#") == lines["head.trace"].count("#") == 2
+    assert lines["norms.margin"].count("#") == lines["neuron.rho_sum"].count("#") == 2
     for name in ("softmax.confidence", "softmax.entropy"):
         assert "#" not in lines[name]
         for network in ("sure", "unsure"):
@@ -103,22 +100,22 @@ def test_json_says_the_direction_and_ranks_only_what_has_one(temperatures):
     assert data["directions"] == {
         name: OTHERS.get(name, "smaller is flatter") for name in found.measures
     }
-    assert set(data["ranks"]) == {"head.trace", "head.kappa", "norms.margin"}
+    assert set(data["ranks"]) == {"neuron.rho_sum", "norms.margin"}
     assert str(Comparison.from_json(found.to_json())) == str(found)
 
 
 def test_one_network_is_not_flatter_than_itself(temperatures):
-    """As it is, the sure copy looks flatter; at equal confidence nothing is left of that."""
+    """As it is, its margin looks flatter; at equal confidence nothing is left of that."""
     found = temperatures[0]
-    assert "no difference beyond errors" in found.findings()[0]
+    assert "cannot be separated by neuron.rho_sum" in found.findings()[0]
     assert found.answer().matched
     assert {str(place) for place in found.answer().places.values()} == {"1 (1–2)"}
-    assert "the networks are: 1 &#x27;sure&#x27;, 2" in pages.html(found)
+    assert "Without matching confidence: 1 (1–2) &#x27;unsure&#x27;, 2" in pages.html(found)
 
 
 def test_errors_leave_ranks_open_where_larger_is_flatter():
     values = {"a": (1.0, 0.1), "b": (1.1, 0.1), "c": (9.0, 0.1)}
-    found = Comparison({name: report(norms__margin=v) for name, v in values.items()})
+    found = comparison({name: report(norms__margin=v) for name, v in values.items()})
     places = {name: str(place) for name, place in found.places("norms.margin").items()}
     assert places == {"a": "3 (2–3)", "b": "2 (2–3)", "c": "1"}
     assert found.certain("norms.margin", "c", "a")
@@ -128,9 +125,9 @@ def test_errors_leave_ranks_open_where_larger_is_flatter():
 def test_opposite_orders_count_only_between_measures_of_flatness():
     first = {"relative__kappa": 1.0, "norms__margin": 2.0, "softmax__entropy": 3.0}
     second = {"relative__kappa": 2.0, "norms__margin": 3.0, "softmax__entropy": 1.0}
-    found = Comparison({"a": report(**first), "b": report(**second)})
-    [one] = found.disagreements()
-    assert (one.flatter, one.first, one.second) == ("a", "relative.kappa", "norms.margin")
+    answer = comparison({"a": report(**first), "b": report(**second)}).answer()
+    assert answer.opposing == {"norms.margin": [("b", "a")]}
+    assert answer.agreeing == ()
 
 
 def test_what_has_no_card_here_or_measures_no_flatness_is_not_ranked():
@@ -167,11 +164,11 @@ def test_an_error_that_is_not_known_is_not_none():
 
 def test_it_is_said_that_ranks_are_about_these_samples():
     values = {"a": {"relative__kappa": 1.0}, "b": {"relative__kappa": 2.0}}
-    found = Comparison({name: report(**given) for name, given in values.items()})
+    found = comparison({name: report(**given) for name, given in values.items()})
     said = "sampling error is not known for relative.kappa: these ranks are about these samples"
     assert said in found.details()
     assert "these ranks are about these samples alone" in pages.html(found)
     known = dataclasses.replace(found.reports["a"]["relative.kappa"], data_stderr=0.1)
     whole = found.reports["a"]
     sure = sl.Report({"relative.kappa": known}, layers={}, settings=whole.settings, cost=whole.cost)
-    assert "sampling error" not in Comparison({"a": sure, "b": sure}).details()
+    assert "sampling error" not in comparison({"a": sure, "b": sure}).details()

@@ -35,10 +35,7 @@ Examples:
 )
 
 
-def _studies(incomplete: str) -> completion.Offers:
-    from ..population.registry import study_names
-
-    return completion.beginning(incomplete, [(name, "built in") for name in study_names()])
+_studies = completion.in_file("studies", __file__)
 
 
 @app.command(

@@ -10,8 +10,7 @@ import warnings
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
-from spiritlevel.ground.files import own_folder
-from spiritlevel.ground.files.names import as_path, check_name, portable
+from spiritlevel.ground.files import as_path, check_name, own_folder, portable
 from spiritlevel.inputs.data.catalogue import CATALOGUE
 
 from .checks import check as check

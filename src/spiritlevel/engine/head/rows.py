@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from ...math.curvature import RowCurvature
-from ...math.head import head_kappa, head_product, head_trace
-from ...math.margins import stream_margins
+from ...math.head import head_kappa, head_product, head_trace, stream_margins
 from ...math.positions import OutputCurvature, Positions, row_curvature
 from ...math.streaming import TokenSums, stream_product, stream_tokens
 from ...model.batches import BatchLocation

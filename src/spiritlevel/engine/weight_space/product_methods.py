@@ -41,7 +41,6 @@ from .parameter_space import ParameterSpace, parameter_groups, restricted_to
 LOOKS = (trusted_derivatives.SAMPLES, 1)
 VECTORS = 4  # as large as the weights, at a time
 PROBE_SAMPLES = 2  # on which a method is tried
-PIECE = 1 << 22  # numbers of a parameter that are compared in float64 at a time
 
 Parts = dict[str, Tensor]
 
@@ -64,12 +63,10 @@ def untrusted_parameter(
     suspects = dict.fromkeys(start, math.inf)  # with the gap of the step before
     for step in steps:
         change = _change_of_gradient(surface, parts, along, step)
-        judged = sorted(suspects)  # their sizes are read at once: a GPU would wait for each
-        lengths = [
-            _lengths(change.get(name), claimed.get(name), 2 * step, start[name]) for name in judged
-        ]
+        judged = sorted(suspects)
+        lengths = _lengths(change, claimed, 2 * step, judged)
         del change  # before the next step makes another one
-        for name, (gap, *sizes) in zip(judged, torch.stack(lengths).tolist(), strict=True):
+        for name, (gap, *sizes) in zip(judged, lengths, strict=True):
             # noise above the last gap would hide the difference, not explain it
             beyond = gap - tolerance * max(sizes)
             if beyond > 0.0 and not rounding:
@@ -164,19 +161,30 @@ def _change_of_gradient(
     return change
 
 
-def _lengths(change: Tensor | None, claimed: Tensor | None, step: float, like: Tensor) -> Tensor:
-    """The length of (change / step − claimed), of change / step and of claimed, in float64."""
-    nothing = [None] * math.ceil(max(like.numel(), 1) / PIECE)
-    squares = torch.zeros(3, dtype=torch.float64, device=like.device)
-    changes = nothing if change is None else change.detach().flatten().split(PIECE)
-    claims = nothing if claimed is None else claimed.detach().flatten().split(PIECE)
-    zero = squares.new_zeros(())
-    for ahead, said in zip(changes, claims, strict=True):
-        difference = zero if ahead is None else ahead.double() / step
-        product = zero if said is None else said.double()
-        sizes = (difference - product, difference, product)
-        squares += torch.stack([size.square().sum() for size in sizes])
-    return squares.sqrt()
+def _lengths(change: Parts, claimed: Parts, step: float, names: list[str]) -> list[list[float]]:
+    """The length of (change / step − claimed), of change / step and of claimed, by name.
+
+    They are read at once, since a GPU would wait for each. `change` is used up; parts that are 0
+    are missing.
+    """
+    lengths = dict.fromkeys(names, (0.0, 0.0, 0.0))
+    both = [name for name in names if name in change and name in claimed]
+    if both:
+        differences, products = [change[n] for n in both], [claimed[n] for n in both]
+        torch._foreach_div_(differences, step)
+        sizes = [torch._foreach_norm(differences), torch._foreach_norm(products)]
+        torch._foreach_sub_(differences, products)
+        sizes.insert(0, torch._foreach_norm(differences))
+        rows = torch.stack([torch.stack(each).double() for each in sizes], dim=1).tolist()
+        lengths |= dict(zip(both, rows, strict=True))
+    for name in lengths.keys() - set(both):
+        if name in change:
+            size = float(change[name].norm()) / step
+            lengths[name] = (size, size, 0.0)
+        elif name in claimed:
+            size = float(claimed[name].norm())
+            lengths[name] = (size, 0.0, size)
+    return [list(lengths[name]) for name in names]
 
 
 def choose_method(

@@ -193,7 +193,7 @@ def _accused(
             v, gradient, gradients[i] = directions.of(name, p), gradients[i], None
             if gradient is not None:
                 for of_part, share in _shares(slopes[i], v.mul_(gradient)):
-                    of_part += share.sum(dim=0, dtype=torch.float64)
+                    of_part += share.sum(dim=0).double()
         loss += float(total.detach())
         size_of_outputs += float(outputs.detach().abs().sum())
         del outputs, total

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief, require
-from ...ground.files.names import as_path
+from ...ground.files import as_path
 from ...ground.files.reading import check_unpacked
 
 _KINDS = {
@@ -76,7 +76,11 @@ def _read(numpy: Any, name: str, split: str) -> list[dict[str, Any]]:
     except SpiritlevelError:
         raise
     except Exception as error:  # damaged archives raise nearly anything
-        raise _unreadable(name, error) from error
+        raise SpiritlevelError(
+            f"The data file {name!r} must be an .npz archive of numpy arrays. Reading it failed "
+            f"with {type(error).__name__}: {error}. Write it again: numpy.savez(path, x=inputs, "
+            "y=targets)."
+        ) from error
     raise SpiritlevelError(
         f"The data file {name!r} must be an .npz archive. Got a single array (.npy). "
         "Save both: numpy.savez(path, x=inputs, y=targets)."
@@ -101,7 +105,6 @@ def _arrays(numpy: Any, archive: zipfile.ZipFile, name: str, split: str) -> list
 
 
 def _keys(there: list[str], name: str, split: str) -> list[tuple[str, str]]:
-    """Which pairs of arrays make up the split."""
     has_splits = any(key in there for key in ("x_train", "x_test")) and "x" not in there
     if not has_splits and split not in ("train", "all"):
         raise SpiritlevelError(
@@ -150,13 +153,6 @@ def _header(numpy: Any, file: IO[bytes]) -> tuple[tuple[int, ...], Any]:
         raise ValueError(f"an array in version {version} of the format, which has no numbers")
     shape, _, dtype = readers[version](file)
     return shape, dtype
-
-
-def _unreadable(name: str, error: Exception) -> SpiritlevelError:
-    return SpiritlevelError(
-        f"The data file {name!r} must be an .npz archive of numpy arrays. Reading it failed with "
-        f"{type(error).__name__}: {error}. Write it again: numpy.savez(path, x=inputs, y=targets)."
-    )
 
 
 def _convert(numpy: Any, array: Any, *, key: str, name: str) -> Tensor:

@@ -3,6 +3,9 @@
 Binary: one record an image, its label (CIFAR-100: group, then class) and 3,072 bytes, red, green
 and blue one after the other. Pickles hold the same as an array and a list. Archives are read where
 they lie; nothing is extracted.
+
+A pickle is a program: it may call whatever it can import. Here every import is answered with a
+stand-in of our own that only notes what it was given, or it is refused. Not even numpy runs.
 """
 
 from __future__ import annotations
@@ -10,14 +13,16 @@ from __future__ import annotations
 import bz2
 import dataclasses
 import gzip
+import io
 import lzma
+import math
 import os
 import pathlib
 import pickle
 import posixpath
 import tarfile
 from collections.abc import Collection, Mapping
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +31,6 @@ from ...ground.errors import SpiritlevelError
 from ...ground.files.reading import CountedReader
 from ...ground.need import need, one_of
 from .catalogue import published_size
-from .unpickle import PickledArray, unpickle
 
 PIXELS = 3 * 32 * 32
 MAX_BYTES = 2**29  # of one file: far above any of the catalogue, far below a full memory
@@ -34,8 +38,6 @@ MAX_BYTES = 2**29  # of one file: far above any of the catalogue, far below a fu
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """What differs between CIFAR-10 and CIFAR-100."""
-
     name: str
     splits: Mapping[str, tuple[str, ...]]  # file names, without the ending of the binary version
     rows: Mapping[str, int]  # in each of those files, as published
@@ -92,7 +94,11 @@ def read_cifar(
         at = where(place, file)
         read = _from_records if is_binary else _from_pickle
         images, classes = read(content, at=at, kind=kind, labels=labels, rows=rows)
-        _check_labels(classes, at=at, classes=kind.classes[labels])
+        if (highest := int(classes.max())) >= (count := kind.classes[labels]):
+            raise SpiritlevelError(
+                f"The labels in {at} must be 0 to {count - 1}. Got {highest}. The file is damaged "
+                "or of another data set: check which it is, or fetch it again."
+            )
         pixels.append(images)
         targets.append(classes)
     images = torch.cat(pixels).view(-1, 3, 32, 32)
@@ -162,10 +168,11 @@ def _from_pickle(
         parts = {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in unpickled.items()}
     array, targets = parts.get("data"), parts.get(kind.keys[labels])
     if not isinstance(array, PickledArray) or not isinstance(targets, list):
+        there = ", ".join(f"{k!r} ({type(v).__name__})" for k, v in parts.items())
         raise SpiritlevelError(
             f"The data file {at} must be a dict with the array 'data' and the list "
             f"{kind.keys[labels]!r}. Got "
-            f"{_describe(parts) if parts else type(unpickled).__name__}. "
+            f"{f'one with {there}' if parts else type(unpickled).__name__}. "
             f"Check that it belongs to {kind.name}."
         )
     count = len(targets)
@@ -188,18 +195,6 @@ def _from_pickle(
     flat = torch.frombuffer(bytearray(array.data), dtype=torch.uint8)
     table = flat.view(PIXELS, count).t() if array.is_fortran else flat.view(count, PIXELS)
     return table.contiguous(), torch.tensor(targets, dtype=torch.uint8)
-
-
-def _describe(parts: Mapping[object, object]) -> str:
-    return "one with " + ", ".join(f"{k!r} ({type(v).__name__})" for k, v in parts.items())
-
-
-def _check_labels(found: Tensor, *, at: str, classes: int) -> None:
-    if (highest := int(found.max())) >= classes:
-        raise SpiritlevelError(
-            f"The labels in {at} must be 0 to {classes - 1}. Got {highest}. "
-            "The file is damaged or of another data set: check which it is, or fetch it again."
-        )
 
 
 def read_members(place: pathlib.Path, names: Collection[str]) -> dict[str, bytes]:
@@ -277,3 +272,113 @@ def _check_size(file: str, size: int) -> None:
             f"The data file {file} must have at most {MAX_BYTES} bytes. Got {size}. "
             "It cannot be what its name says: fetch it again."
         )
+
+
+_ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
+_BUFFER_MODULES = ("numpy.core.numeric", "numpy._core.numeric")
+
+
+class PickledArray:
+    """Shape, type and bytes of an array that a pickle describes."""
+
+    __slots__ = ("data", "dtype", "is_fortran", "shape")
+
+    def __init__(self) -> None:
+        self.shape: tuple[int, ...] = ()
+        self.dtype = ""
+        self.is_fortran = False
+        self.data = b""
+
+    def __setstate__(self, state: Any) -> None:
+        """What numpy's own arrays are given: version, shape, type, order and bytes."""
+        _version, shape, dtype, is_fortran, data = state
+        self.fill(shape, dtype, bool(is_fortran), data)
+
+    def fill(self, shape: Any, dtype: Any, is_fortran: bool, data: Any) -> None:
+        """Note the parts, once they are of the right types and fit each other."""
+        is_shape = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
+        if not (is_shape and isinstance(dtype, _Dtype) and isinstance(data, bytes | bytearray)):
+            raise pickle.UnpicklingError("an array whose parts are not shape, type and bytes")
+        if dtype.code == "u1" and len(data) != math.prod(shape):
+            raise pickle.UnpicklingError(f"an array of shape {shape} with {len(data)} bytes")
+        self.shape, self.dtype, self.is_fortran = shape, dtype.code, is_fortran
+        self.data = bytes(data)
+
+
+class _Inert:
+    """A stand-in that pickles cannot change."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("an attempt to change a function")
+
+
+class _Dtype:
+    __slots__ = ("code",)
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def __setstate__(self, state: Any) -> None:
+        """Ignore byte order and the like, which mean nothing for single bytes."""
+
+
+class _MakeDtype(_Inert):
+    def __call__(self, code: Any, *_flags: Any) -> _Dtype:
+        return _Dtype(code.decode("ascii") if isinstance(code, bytes) else str(code))
+
+
+class _ArrayType(_Inert):
+    """The class that every pickled array names; it is never called."""
+
+
+class _Reconstruct(_Inert):
+    def __call__(self, *_args: Any) -> PickledArray:
+        return PickledArray()
+
+
+class _FromBuffer(_Inert):
+    def __call__(self, data: Any, dtype: Any, shape: Any, order: Any) -> PickledArray:
+        array = PickledArray()
+        array.fill(shape, dtype, order == "F", data)
+        return array
+
+
+class _Encode(_Inert):
+    """How Python 3 writes bytes for Python 2."""
+
+    def __call__(self, text: Any, encoding: Any) -> bytes:
+        if not (isinstance(text, str) and encoding in ("latin1", b"latin1")):
+            raise pickle.UnpicklingError(f"text in the encoding {encoding!r}")
+        return text.encode("latin1")
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """A stand-in for what arrays and bytes need; anything else is refused."""
+        if (module, name) == ("numpy", "dtype"):
+            return _MakeDtype()
+        if (module, name) == ("numpy", "ndarray"):
+            return _ArrayType()
+        if (module, name) == ("_codecs", "encode"):
+            return _Encode()
+        if module in _ARRAY_MODULES and name == "_reconstruct":
+            return _Reconstruct()
+        if module in _BUFFER_MODULES and name == "_frombuffer":
+            return _FromBuffer()
+        raise pickle.UnpicklingError(f"a call of {module}.{name}")
+
+
+def unpickle(data: bytes) -> object:
+    """Dicts, lists, numbers, text, bytes and arrays; pickle.UnpicklingError for anything else.
+
+    Text that Python 2 wrote comes as bytes.
+    """
+    try:
+        return _Unpickler(io.BytesIO(data), encoding="bytes").load()
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # damaged pickles raise nearly anything
+        text = f"{type(error).__name__}: {error}"
+        raise pickle.UnpicklingError(f"what cannot be unpickled ({text})") from error

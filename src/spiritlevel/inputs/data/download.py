@@ -120,7 +120,6 @@ def _get_right(
 def _complete(
     file: IO[bytes], part: pathlib.Path, url: str, *, size: int, report: Callable[[int], None]
 ) -> None:
-    """Send requests until the part file has `size` bytes."""
     failures, best = 0, _length(file)
     while _length(file) != size:
         try:
@@ -150,10 +149,10 @@ def _complete(
 def _continue(
     file: IO[bytes], part: pathlib.Path, url: str, *, size: int, report: Callable[[int], None]
 ) -> None:
-    """Request the missing bytes once."""
     if (done := _length(file)) > size:
         done = _empty(file)
-    _check_room(part, size - done)
+    if (free := shutil.disk_usage(part.parent).free) < size - done:
+        raise _no_room(part, size - done, f"only {free} bytes are free")
     headers = {"User-Agent": f"spiritlevel/{__version__}", "Accept-Encoding": "identity"}
     if done:
         headers["Range"] = f"bytes={done}-"
@@ -168,7 +167,11 @@ def _continue(
         while chunk := response.read(_CHUNK):
             if done + len(chunk) > size:
                 raise _WrongContent(f"more than {size} bytes: not this file")
-            _write(file, part, chunk, missing=size - done)
+            try:
+                file.write(chunk)
+                file.flush()  # so that the bytes are kept if this process is killed
+            except OSError as error:
+                raise _no_room(part, size - done, str(error.strerror or error)) from error
             done += len(chunk)
             report(done)
     if done < size:
@@ -239,20 +242,6 @@ def _length(file: IO[bytes]) -> int:
 def _empty(file: IO[bytes]) -> int:
     file.truncate(0)
     return 0
-
-
-def _write(file: IO[bytes], part: pathlib.Path, chunk: bytes, *, missing: int) -> None:
-    try:
-        file.write(chunk)
-        file.flush()  # so that the bytes are kept if this process is killed
-    except OSError as error:
-        raise _no_room(part, missing, str(error.strerror or error)) from error
-
-
-def _check_room(part: pathlib.Path, missing: int) -> None:
-    free = shutil.disk_usage(part.parent).free
-    if free < missing:
-        raise _no_room(part, missing, f"only {free} bytes are free")
 
 
 def _no_room(part: pathlib.Path, missing: int, cause: str) -> SpiritlevelError:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief, require
+from ...ground.need import need
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 SPLITS = ("train", "test")
@@ -134,11 +135,9 @@ def _height_width(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     if size is None:
         return None
     pair = size if isinstance(size, tuple) else (size, size)
-    if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):
-        raise SpiritlevelError(
-            "The 'size' argument must be a positive integer or (height, width). "
-            f"Got {brief(size)}. For example size=32."
-        )
+    fits = len(pair) == 2 and all(isinstance(n, int) and n > 0 for n in pair)
+    wanted = "a positive integer or (height, width)"
+    need("size", size, lambda _: fits, wanted, "For example size=32.")
     return pair
 
 

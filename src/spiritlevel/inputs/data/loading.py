@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from ...ground.errors import SpiritlevelError, brief, require, suggestion
-from ...ground.files.names import as_path
+from ...ground.files import as_path
 from ...ground.files.reading import check_unpacked
 from ...model.batches import map_tensors
 from ..models.published import is_causal, tokenizer_of
 from .arrays import read_npz
 from .catalogue import CATALOGUE, data_folder
 from .cifar import read_cifar
-from .digits import check_split, digits
+from .embedded import check_split, digits
 from .folder import read_folder
 from .idx import read_mnist
 from .texts import read_labelled_text, read_text

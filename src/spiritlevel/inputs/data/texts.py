@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief
-from ...ground.files.names import as_path
+from ...ground.files import as_path
 from ...ground.need import need, or_none, whole
 
 BLOCK = 256  # tokens of a sample, where the model takes as many
@@ -38,7 +38,8 @@ def read_text(
     is_table = str(path).lower().endswith(".jsonl")
     text = "\n\n".join(row["text"] for row in _rows(path)) if is_table else _text(path)
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    size = block or _default_block(tokenizer)
+    most = getattr(tokenizer, "model_max_length", ENOUGH)
+    size = block or (min(BLOCK, int(most)) if 0 < most < ENOUGH else BLOCK)
     count = (len(ids) - 1) // size
     if count < 1:
         raise SpiritlevelError(
@@ -121,8 +122,3 @@ def _text(path: str | os.PathLike[str]) -> str:
     if not text.strip():
         raise SpiritlevelError(f"The text file {str(file)!r} must have text in it. Got none.")
     return text
-
-
-def _default_block(tokenizer: Any) -> int:
-    most = getattr(tokenizer, "model_max_length", ENOUGH)
-    return min(BLOCK, int(most)) if 0 < most < ENOUGH else BLOCK

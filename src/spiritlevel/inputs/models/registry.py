@@ -72,7 +72,8 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
             f"{brief(spec)}."
         )
     wanted = "a whole number of Python that fits into 64 bits, or None"
-    need("seed", seed, or_none(_fits_64_bits), wanted, of="build")
+    fits = or_none(lambda n: type(n) is int and -(2**63) <= n < 2**64)
+    need("seed", seed, fits, wanted, of="build")
     factory = find_factory(spec)
     _check_options(spec, factory, options)
     with contextlib.ExitStack() as stack:
@@ -90,10 +91,6 @@ def build(spec: str, *, seed: int | None = None, **options: Any) -> nn.Module:
             "Check its return statement."
         )
     return model
-
-
-def _fits_64_bits(seed: object) -> bool:
-    return type(seed) is int and -(2**63) <= seed < 2**64
 
 
 def find_factory(spec: str) -> Callable[..., object]:

@@ -14,6 +14,7 @@ from ...engine.refine import MeanOfDraws, refine
 from ...engine.workspace import Workspace
 from ...ground.errors import NotApplicable
 from ...math import kde
+from ..registry import once
 
 PILOT = 8  # draws before the first look
 LEAST_POINTS = 256  # of a draw
@@ -40,29 +41,24 @@ class Density:
         )
 
 
+@once
 def head_density(workspace: Workspace) -> Density:
     """The density of the features, with the bandwidth that was asked for."""
-    if "head_density" not in workspace.cache:
-        rows, asked = head_features(workspace), workspace.options.bandwidth
-        bandwidth: float | None
-        if isinstance(asked, str):
-            rule = {"likelihood": kde.most_likely, "scott": kde.scott, "silverman": kde.silverman}
-            bandwidth = rule[asked](rows.features)
-            if bandwidth is None:
-                raise NotApplicable(
-                    "The option 'bandwidth'='likelihood' needs features that differ from sample to "
-                    "sample. So many are the same here that the likelihood grows without end as "
-                    "the bandwidth shrinks. Use bandwidth='scott' or a number, or remove samples "
-                    "that occur twice."
-                )
-        else:
-            bandwidth = float(asked) * kde.deviation(rows.features)  # a factor, as scipy has it
-        how = asked if isinstance(asked, str) else f"{asked:g} standard deviations"
-        workspace.cache["head_density"] = Density(
-            rows, kde.GaussianMixture(rows.features, bandwidth), how
+    rows, asked = head_features(workspace), workspace.options.bandwidth
+    if not isinstance(asked, str):  # a factor, as scipy has it
+        bandwidth = float(asked) * kde.deviation(rows.features)
+        how = f"{asked:g} standard deviations"
+        return Density(rows, kde.GaussianMixture(rows.features, bandwidth), how)
+    rule = {"likelihood": kde.most_likely, "scott": kde.scott, "silverman": kde.silverman}
+    found = rule[asked](rows.features)
+    if found is None:
+        raise NotApplicable(
+            "The option 'bandwidth'='likelihood' needs features that differ from sample to "
+            "sample. So many are the same here that the likelihood grows without end as "
+            "the bandwidth shrinks. Use bandwidth='scott' or a number, or remove samples "
+            "that occur twice."
         )
-    density: Density = workspace.cache["head_density"]
-    return density
+    return Density(rows, kde.GaussianMixture(rows.features, found), asked)
 
 
 def representativeness(workspace: Workspace) -> MeanOfDraws:
@@ -95,31 +91,12 @@ def representativeness(workspace: Workspace) -> MeanOfDraws:
     return _repeated(gap, workspace, pilot=0, at_least=max(2, workspace.options.splits))
 
 
+@once
 def curvature_integral(workspace: Workspace) -> MeanOfDraws:
     """∫ |∇²(p(z)‖z‖²)| dz by points drawn from p itself.
 
     A draw takes a point around every sample, or several where there are few samples.
     """
-    if "curvature_integral" not in workspace.cache:
-        workspace.cache["curvature_integral"] = _integrate(workspace)
-    integral: MeanOfDraws = workspace.cache["curvature_integral"]
-    return integral
-
-
-def log_inverse_norms(features: Tensor) -> tuple[float, int]:
-    """Logarithm of mean ‖φ‖^{−m} over the rows that are not zero, and how many are."""
-    squares = features.square().sum(dim=1)
-    squares = squares[squares > 0]
-    logs = squares.log() * (-features.shape[1] / 2)
-    return float(logs.logsumexp(dim=0)) - math.log(len(squares)), len(features) - len(squares)
-
-
-def log_volume(features: Tensor) -> float:
-    """Logarithm of the volume of the smallest box along the axes around the features."""
-    return float((features.amax(dim=0) - features.amin(dim=0)).log().sum())
-
-
-def _integrate(workspace: Workspace) -> MeanOfDraws:
     mixture = head_density(workspace).mixture
     centers = mixture.centers.repeat(-(-LEAST_POINTS // len(mixture.centers)), 1)
     generator = torch.Generator().manual_seed(workspace.seed)
@@ -131,10 +108,17 @@ def _integrate(workspace: Workspace) -> MeanOfDraws:
     return _repeated(mean, workspace, pilot=PILOT)
 
 
+def log_inverse_norms(features: Tensor) -> tuple[float, int]:
+    """Logarithm of mean ‖φ‖^{−m} over the rows that are not zero, and how many are."""
+    squares = features.square().sum(dim=1)
+    squares = squares[squares > 0]
+    logs = squares.log() * (-features.shape[1] / 2)
+    return float(logs.logsumexp(dim=0)) - math.log(len(squares)), len(features) - len(squares)
+
+
 def _repeated(
     draw: Callable[[], float], workspace: Workspace, *, pilot: int, at_least: int = 0
 ) -> MeanOfDraws:
-    """The mean of independent draws, as many as the precision asks for."""
     draws = MeanOfDraws(lambda numbers: [draw() for _ in numbers], pilot=pilot)
     if at_least:
         draws.draw(at_least)

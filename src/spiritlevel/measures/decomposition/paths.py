@@ -31,6 +31,7 @@ from ...model.batches import BatchLocation
 from ...model.layer_hooks import LayerUse, LayerUses, recording_uses
 from ...model.layers import AbstractMatrixRule, Layout
 from ...model.losses import CrossEntropy
+from ..registry import once
 
 _STREAM = 3000  # of random signs: apart from those of the sweep
 
@@ -39,11 +40,8 @@ def path_plan(workspace: Workspace) -> MeasuringPlan:
     """Where each layer has its samples: as the sweep finds it, without a sweep."""
     if workspace.plan.sweep:
         return workspace.plan
-    if "path plan" not in workspace.cache:
-        with full_precision():
-            workspace.cache["path plan"] = make_plan(workspace.surface)
-    plan: MeasuringPlan = workspace.cache["path plan"]
-    return plan
+    with full_precision():
+        return workspace.once("path plan", lambda: make_plan(workspace.surface))
 
 
 def check_paths(workspace: Workspace, measure: str) -> None:
@@ -138,10 +136,11 @@ class Seen:
         self.positions: Positions = loss.positions(outputs, targets)
         self.curvature: OutputCurvature = loss.curvature(outputs.detach().double(), targets)
         self.weights = loss.weights(outputs.detach(), targets).double()
-        self.live = {layer: [u for u in uses if self._owns(layer, u)] for layer in paths.layers}
-
-    def _owns(self, layer: str, use: LayerUse) -> bool:
-        return use.edge is not None and self.paths.owner[use.layer] == layer
+        seen = [use for use in uses if use.edge is not None]
+        self.live = {
+            layer: [use for use in seen if paths.owner[use.layer] == layer]
+            for layer in paths.layers
+        }
 
     @property
     def used(self) -> list[LayerUse]:
@@ -177,16 +176,14 @@ class Seen:
         return self.layouts[id(use)]
 
 
+@once
 def centered_by_probes(workspace: Workspace) -> ProbedRows:
     """Of each layer s Σ_k ‖δ_k‖², over the factor columns or over probes; worked out once."""
-    if "centered paths" not in workspace.cache:
-        paths = Paths(workspace)
-        columns = paths.plan.num_columns
-        workspace.cache["centered paths"] = ProbedRows(
-            workspace, lambda streams: _centered_pass(paths, streams), num_columns=columns
-        )
-    rows: ProbedRows = workspace.cache["centered paths"]
-    return rows
+    paths = Paths(workspace)
+    columns = paths.plan.num_columns
+    return ProbedRows(
+        workspace, lambda streams: _centered_pass(paths, streams), num_columns=columns
+    )
 
 
 def _centered_pass(paths: Paths, streams: range | None) -> RowSums:

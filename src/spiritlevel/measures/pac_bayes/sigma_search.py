@@ -43,21 +43,11 @@ class NoiseLimit:
 
 @dataclasses.dataclass(frozen=True)
 class _Level:
-    """The rise at one noise level."""
-
     log_sigma: float
     rise: Estimate
 
     def above(self, deviation: float) -> bool:
         return self.rise.value > deviation
-
-
-def rising_target(workspace: Workspace) -> Target:
-    """What may rise: as asked for, or the error where the loss has classes."""
-    asked = workspace.options.target
-    if asked == "auto":
-        return "error" if isinstance(workspace.surface.loss, CrossEntropy) else "loss"
-    return "error" if asked == "error" else "loss"
 
 
 class SigmaSearch:
@@ -66,7 +56,10 @@ class SigmaSearch:
     def __init__(self, workspace: Workspace, *, relative: bool) -> None:
         self.noise = WeightNoise(workspace.perturbed, workspace.draws, relative=relative)
         self.draws, self.deviation = range(workspace.options.draws), workspace.options.deviation
-        self.target = rising_target(workspace)
+        asked = workspace.options.target
+        if asked == "auto":
+            asked = "error" if isinstance(workspace.surface.loss, CrossEntropy) else "loss"
+        self.target: Target = asked
         self.unit = 1.0 if relative else _size(workspace)
         self.levels = 0
         self._with_all: list[_Level] = []  # that had all draws

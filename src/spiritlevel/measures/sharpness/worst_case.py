@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ...engine.weight_space.perturbed import (
     LossAndGradient,
-    Part,
     Weights,
     flatten_weights,
     normal_numbers,
@@ -63,10 +62,6 @@ class Ball:
         gradient = flatten_weights(slope.gradient)
         return Point(place, slope.loss, gradient if self.scale is None else self.scale * gradient)
 
-    def _weights(self, place: Tensor) -> Weights:
-        """θ + s∘u in the parameters' own types."""
-        return self.perturbed.displaced(place if self.scale is None else self.scale * place)
-
     def _random(self, number: int) -> Tensor:
         """A direction of length ρ, drawn in these coordinates; none where a weight is zero."""
         drawn = flatten_weights(
@@ -96,7 +91,8 @@ class Ball:
                 here = self.perturbed.part_loss_and_gradient({}, part)
                 if here.weight == 0.0:  # nothing in it counts
                     continue
-                worst = self._worst(functools.partial(self._of_part, part), here, 0)
+                slope = functools.partial(self.perturbed.part_loss_and_gradient, part=part)
+                worst = self._worst(slope, here, 0)
                 weighed = [worst.rise, worst.residual, worst.unfinished, 1.0]
                 counts = [1.0, worst.climbs, worst.steps]
                 totals += totals.new_tensor([here.weight * number for number in weighed] + counts)
@@ -105,9 +101,6 @@ class Ball:
         groups, climbs, steps = (int(count) for count in totals[4:].tolist())
         worst = Worst(rise, residual, unfinished, climbs=climbs, steps=steps, apart=0.0)
         return worst, groups
-
-    def _of_part(self, part: Part, point: Weights) -> LossAndGradient:
-        return self.perturbed.part_loss_and_gradient(point, part)
 
     def _worst(
         self, slope: Callable[[Weights], LossAndGradient], here: LossAndGradient, restarts: int
@@ -119,7 +112,8 @@ class Ball:
 
         def at(place: Tensor) -> tuple[float, Tensor]:
             try:
-                point = self._point(place, slope(self._weights(place)))
+                step = place if self.scale is None else self.scale * place
+                point = self._point(place, slope(self.perturbed.displaced(step)))
             except NotFinite as error:
                 option = "adaptive_rho" if self.relative else "rho"
                 raise NotFinite(

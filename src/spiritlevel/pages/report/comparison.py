@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
-from ...measures.confounders import MEASURED_ALONG
+from ...measures.confounders import GINI, MEASURED_ALONG
 from ...records.content import Cell, Chart, Column, Page, Part, Section, Table, Text
 from ...results import Measurement
 from ...verbs.comparison import Comparison, sentences
@@ -22,10 +24,8 @@ def page_of(comparison: Comparison, *, title: str = "") -> Page:
     settings = next(iter(comparison.reports.values())).settings
     lead, *more = comparison.summary()
     known = numbers.subject_of(settings)
-    ranks = sentences.ranking(
-        comparison.measures, comparison.ranked, comparison.directions, comparison.of_these_samples
-    )
     shared = {name: known[name] for name in ("model", "data") if name in known}
+    reading = Text(comparison.reading(), bullets=True)
     return Page(
         title=title or f"{len(comparison.reports)} networks side by side",
         lead=lead,
@@ -33,18 +33,9 @@ def page_of(comparison: Comparison, *, title: str = "") -> Page:
         facts=shared | {"samples (n)": f"{int(settings['num_samples']):,}"},
         settings=numbers.settings_of(settings),
         sections=[
-            Section("ranking", "The ranking", [_ranking(comparison)]),
+            Section("ranking", "The ranking", [_points(comparison), _ranking(comparison)]),
             Section("pairs", "Pair by pair", _pairs(comparison)),
-            Section("values", "Values", [_points(comparison)]),
-            Section(
-                "ranks", "All measures", [*comparison.rank_tables(), Text(ranks, bullets=True)]
-            ),
-            Section(
-                "disagreements",
-                "Where measures disagree, as the networks are",
-                _disagreements(comparison),
-            ),
-            Section("explained", "What explains the differences", _explained(comparison)),
+            Section("ranks", "All measures", [*comparison.rank_tables(), reading]),
             Section("confounders", "What else differs", _confounders(comparison)),
             Section("numbers", "All numbers", [_numbers(comparison)]),
             *numbers.about(comparison.measures),
@@ -53,50 +44,66 @@ def page_of(comparison: Comparison, *, title: str = "") -> Page:
 
 
 def _ranking(comparison: Comparison) -> Table:
-    """One row per network, flattest first: as it is, at equal confidence, and how well it does."""
-    heading, *rows = comparison.ranking_rows()
+    """One row per network, flattest first: its rank, its value, and how well it does."""
+    table = comparison.ranking_table()
     checkpoints = {
         name: report.settings.get("subject", {}).get("checkpoint")
         for name, report in comparison.reports.items()
     }
-    columns = [Column(name) for name in [*heading, "checkpoint"]]
-    cells: list[list[Cell]] = [[*row, checkpoints[row[0]]] for row in rows]
-    caption = "# is the rank, 1 the flattest; brackets hold the ranks that the errors leave open."
-    caption = caption if comparison.ranked else ""
-    title = "From flat to sharp"
-    return Table(columns, cells, id="ranking-table", title=title, caption=caption).filled()
+    return dataclasses.replace(
+        table,
+        columns=[*table.columns, Column("checkpoint")],
+        rows=[[*row, checkpoints[str(row[0])]] for row in table.rows],
+        id="ranking-table",
+        title="From flat to sharp",
+        caption="Rank 1 is the flattest; brackets hold the ranks that the errors leave open.",
+    ).filled()
 
 
 def _pairs(comparison: Comparison) -> list[Part]:
     """Who is flatter by what, for every two networks."""
-    if not comparison.ranked:
-        return [Text([sentences.NO_RANKS])]
+    pairs = comparison.pairs()
+    if not pairs:
+        return [Text(["No measure that was taken may rank these networks."])]
+    measure = comparison.ranked[0]
+
+    def named(measures: Iterable[str]) -> str | None:
+        return ", ".join(sorted(measures)) or None
+
     rows: list[list[Cell]] = [
         [
             pair.first,
             pair.second,
-            sentences.listing(pair.flatter_by) or None,
-            sentences.listing(pair.sharper_by) or None,
-            sentences.listing(pair.open) or None,
+            " / ".join(sentences.apart(pair.values[measure], fewest=4)),
+            named(pair.flatter_by),
+            named(pair.sharper_by),
+            named(pair.open),
+            named(pair.by_confidence),
             sentences.others(pair) or None,
         ]
-        for pair in comparison.pairs()
+        for pair in pairs
     ]
     columns = [
         Column("network"),
         Column("other network"),
+        Column(measure, "Of both, at the confidence that they are compared at."),
         Column("the first is flatter by", "Beyond the errors of both."),
         Column("the other is flatter by", "Beyond the errors of both."),
-        Column("undecided by"),
+        Column("not separated by"),
+        Column("only confidence", "Measures whose order is lost or reversed by equal confidence."),
         Column("also differ in", "Beyond their errors. No cause is claimed."),
     ]
-    how = "at equal confidence" if comparison.matched is not None else "as the networks are"
+    how = "at equal confidence" if comparison.matched_pairs is not None else "as the networks are"
     title = f"Every two networks, {how}"
     return [Table(columns, rows, id="pair-table", title=title).filled()]
 
 
 def _points(comparison: Comparison) -> Chart:
-    series = [_series(comparison, measure) for measure in comparison.measures]
+    """The values, the measure of the headline first."""
+    series = [
+        _series(comparison, measure)
+        for measure in dict.fromkeys([*comparison.ranked, *comparison.measures])
+    ]
     rows: list[list[Cell]] = [
         [one["name"], name, state, *ends]
         for one in series
@@ -105,8 +112,9 @@ def _points(comparison: Comparison) -> Chart:
     ]
     columns = [MEASURE, *map(Column, ("network", "measured", "value", "from", "to"))]
     matched = (
-        " Hollow marks: the same networks with their logits scaled until all are equally confident."
-        if comparison.matched is not None
+        " Hollow marks: the same networks at the confidence of the least confident one. The ranks "
+        "compare each two at the confidence of the less confident of them."
+        if any(len(one["states"]) > 1 for one in series)
         else ""
     )
     return Chart(
@@ -115,17 +123,19 @@ def _points(comparison: Comparison) -> Chart:
         "points",
         {"label": "Measure", "series": series},
         Table(columns, rows, id="points-table", title="Values with their errors"),
-        "Whiskers combine the errors of the method and of the data, for each network. The table of "
-        "ranks says which side is flatter, if any." + matched,
+        "Whiskers combine the errors of the method and of the data, for each network." + matched,
     )
 
 
 def _series(comparison: Comparison, measure: str) -> dict[str, Any]:
-    names = list(comparison.reports)
+    answer = comparison.answer()
+    names = list(comparison.reports) if answer is None else answer.names
     states = {"as it is": [comparison.value(measure, name) for name in names]}
-    matched = comparison.matched
-    if matched is not None and all(name in matched and measure in matched[name] for name in names):
-        states["at equal confidence"] = [matched[name][measure] for name in names]
+    if comparison.matched_pairs and measure in comparison.ranked and GINI in comparison.measures:
+        least = max(names, key=lambda name: comparison.value(GINI, name).value)
+        states["at equal confidence"] = [
+            comparison.side_by_side(measure, name, least, matched=True)[0] for name in names
+        ]
     return {
         "name": measure,
         "names": names,
@@ -142,39 +152,6 @@ def _ends(measurements: list[Measurement]) -> dict[str, list[float | None]]:
     }
 
 
-def _disagreements(comparison: Comparison) -> list[Part]:
-    grouped = sentences.opposed(comparison.disagreements())
-    if not grouped:
-        return [Text([sentences.NO_DISAGREEMENT])]
-    rows: list[list[Cell]] = [
-        [a, b, sentences.listing(one), sentences.listing(other)]
-        for (a, b), (one, other) in grouped.items()
-    ]
-    titles = ("network", "other network", "the first is flatter by", "the first is sharper by")
-    title = "Opposite orders beyond errors"
-    return [Table([*map(Column, titles)], rows, id="disagreement-table", title=title)]
-
-
-def _explained(comparison: Comparison) -> list[Part]:
-    parts: list[Part] = []
-    rows: list[list[Cell]] = [
-        [e.measure, e.flatter, e.sharper, e.by, e.text] for e in comparison.explained()
-    ]
-    if rows:
-        columns = [MEASURE, *map(Column, ("looks flatter", "than", "explained by", "because"))]
-        title = "Differences that are not differences in flatness"
-        parts.append(Table(columns, rows, id="explained-table", title=title))
-    else:
-        parts.append(Text(["No difference was found that scale or confidence accounts for."]))
-    if unchecked := sentences.unchecked(comparison.unchecked()):
-        parts.append(Text(unchecked))
-    if comparison.unmatched:
-        parts.append(Text([f"Not compared at equal confidence: {comparison.unmatched}"]))
-    elif comparison.matched is None:
-        parts.append(Text(["Equal confidence was not requested, so only scale was checked."]))
-    return parts
-
-
 def _confounders(comparison: Comparison) -> list[Part]:
     present = [name for name in MEASURED_ALONG if name in comparison.measures]
     if not present:
@@ -186,42 +163,13 @@ def _confounders(comparison: Comparison) -> list[Part]:
         for name in present
     ]
     intro = (
-        "These are not flatness measures, but flatness numbers depend on them. Where networks "
-        "differ in them, read the section above before you trust a rank."
+        "These are not flatness measures, but flatness numbers depend on them: a difference in "
+        "flatness between networks that differ in them may be one of these."
     )
     return [
         Text([intro]),
         Table(columns, rows, id="confounder-table", title="Confounders"),
-        *_also_differing(comparison),
     ]
-
-
-def _also_differing(comparison: Comparison) -> list[Part]:
-    rows: list[list[Cell]] = [
-        [
-            d.measure,
-            d.flatter,
-            d.sharper,
-            "; ".join(sentences.in_words(pair, d.flatter) for pair in d.confounders) or None,
-            None if d.left is None else f"{d.left:.0%}",
-        ]
-        for d in comparison.also_differing()
-    ]
-    if not rows:
-        return [Text(["Where one network is flatter than another, no confounder differs as well."])]
-    columns = [
-        MEASURE,
-        Column("flatter"),
-        Column("than"),
-        Column("also differ", "Beyond their errors. No cause is claimed."),
-        Column(
-            "at equal confidence",
-            "How much of the difference remains when the logits are scaled until all networks are "
-            "equally confident; a dash where the order changes, or where this was not checked.",
-        ),
-    ]
-    title = "Differences in flatness that other differences may explain"
-    return [Table(columns, rows, id="also-differing-table", title=title)]
 
 
 def _numbers(comparison: Comparison) -> Table:

@@ -72,7 +72,14 @@ class PenaltyCallback(Callback):
         """Check the run, and make the penalty if it is not there yet."""
         _check_run(trainer, pl_module)
         if self._make is not None:
-            self.penalty = _checked_penalty(self._make(pl_module))
+            made: object = self._make(pl_module)
+            if not isinstance(made, Penalty):
+                raise SpiritlevelError(
+                    "The function given to PenaltyCallback must return a Penalty. Got "
+                    f"{type(made).__name__}. Return for example FlatnessPenalty(module, "
+                    "weight=0.01)."
+                )
+            self.penalty = made
             if self._state is not None:
                 self.penalty.load_state_dict(self._state)
                 self._state = None
@@ -159,15 +166,6 @@ _BY_HAND = (
     "Use the penalty in training_step instead: compute the loss inside `with "
     "penalty.shared_forward():` and return loss + penalty(x, y, loss=loss)."
 )
-
-
-def _checked_penalty(made: Any) -> Penalty:
-    if isinstance(made, Penalty):
-        return made
-    raise SpiritlevelError(
-        "The function given to PenaltyCallback must return a Penalty. "
-        f"Got {type(made).__name__}. Return for example FlatnessPenalty(module, weight=0.01)."
-    )
 
 
 def _check_model(penalty: Penalty, pl_module: LightningModule) -> None:

@@ -81,7 +81,12 @@ class FlatnessTrainerCallback(TrainerCallback):
         **monitor_arguments: Unpack[MonitorArguments],
     ) -> None:
         check_settings(monitor_arguments, watches_rate=optimizer)
-        _check_stopping(stopping)
+        if stopping is not None and stopping.restore_best:
+            raise SpiritlevelError(
+                "The 'stopping' argument must not have restore_best=True here. The Trainer keeps "
+                "the best weights itself: set load_best_model_at_end=True, save_strategy='epoch' "
+                "and metric_for_best_model='eval_loss'."
+            )
         self.trainer, self.data = trainer, data
         self.stopping, self.flatness, self.eval_loss = stopping, flatness, eval_loss
         self.monitor_arguments = monitor_arguments
@@ -234,7 +239,8 @@ class PenaltyTrainer(Trainer):
     def __init__(self, *args: Any, penalty: Penalty, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         then = "Pass for example FlatnessPenalty(model, weight=0.01)."
-        need("penalty", penalty, _is_penalty, "a Penalty", then, of="PenaltyTrainer")
+        is_penalty = isinstance(penalty, Penalty)
+        need("penalty", penalty, lambda _: is_penalty, "a Penalty", then, of="PenaltyTrainer")
         self.penalty = penalty
         self.add_callback(_PenaltyState(penalty))
 
@@ -293,7 +299,6 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """The value that `_encoded` turned into text."""
     if not isinstance(value, Mapping) or TENSOR not in value:
         return value
     data = base64.b64decode(value[TENSOR])
@@ -316,16 +321,3 @@ def _refuse_accumulation(trainer: Trainer, name: str) -> None:
             f"step. Got {trainer.args.gradient_accumulation_steps}. Use larger batches, or write "
             "the loop yourself: see spiritlevel.training.sam.optimizers."
         )
-
-
-def _check_stopping(stopping: FlatnessStopping | None) -> None:
-    if stopping is not None and stopping.restore_best:
-        raise SpiritlevelError(
-            "The 'stopping' argument must not have restore_best=True here. The Trainer keeps the "
-            "best weights itself: set load_best_model_at_end=True, save_strategy='epoch' and "
-            "metric_for_best_model='eval_loss'."
-        )
-
-
-def _is_penalty(given: Any) -> bool:
-    return isinstance(given, Penalty)

@@ -65,14 +65,6 @@ class LevelCrossing:
         self.beyond = new or (self.beyond and ratio > self.back)
         return new
 
-    def state_dict(self) -> dict[str, Any]:
-        """Whether the ratio is beyond the level."""
-        return {"beyond": self.beyond}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue on the same side of the level, without a second warning."""
-        self.beyond = bool(state["beyond"])
-
 
 class RateWatch:
     """The learning rate's part of a monitor's rows. The optimizer is only read.
@@ -171,11 +163,11 @@ class RateWatch:
 
     def state_dict(self) -> dict[str, Any]:
         """Whether the edge is crossed; what speeds the next measurement up is not included."""
-        return self._crossing.state_dict()
+        return {"beyond": self._crossing.beyond}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue without repeating a warning."""
-        self._crossing.load_state_dict(state)
+        """Continue on the same side of the edge, without repeating a warning."""
+        self._crossing.beyond = bool(state["beyond"])
 
     def remember(self) -> None:
         """Copy the weights, if the step that is about to be made will have a row, and its modes."""
@@ -237,7 +229,6 @@ class RateWatch:
         return row if found.outcome == "found" else row | {f"{CRITICAL}.status": found.outcome}
 
     def _parameters(self) -> dict[str, nn.Parameter]:
-        """The model's parameters that the optimizer trains."""
         trained = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         named = self._model.named_parameters()
         return {name: p for name, p in named if id(p) in trained and p.requires_grad}

@@ -7,7 +7,7 @@ import inspect
 import math
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -185,8 +185,8 @@ class FlatnessMonitor:
         with self._budget.spending(_device(self.model)), eval_mode(self.model):
             try:
                 values = self._values(self.data)
-                there = [values[name] for name in self.names if name in values]
-                row |= values | {"status": _status(there)}
+                finite = all(math.isfinite(values[n]) for n in self.names if n in values)
+                row |= values | {"status": (Status.OK if finite else Status.NONFINITE).value}
             except Exception as error:  # whatever it is, training must go on
                 if self.strict:
                     raise
@@ -309,12 +309,6 @@ def check_settings(arguments: Mapping[str, Any], *, watches_rate: bool) -> None:
             f"Neither the monitor nor `measure` has an argument {unknown[0]!r}. "
             f"Arguments that are passed on to `measure`: {', '.join(allowed)}."
         )
-
-
-def _status(values: Iterable[float]) -> str:
-    """Of a row: "ok" only if every value is finite."""
-    finite = all(map(math.isfinite, values))
-    return Status.OK.value if finite else Status.NONFINITE.value
 
 
 def _entries(m: Measurement) -> Row:

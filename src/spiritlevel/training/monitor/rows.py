@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...ground.errors import SpiritlevelError, brief
-from ...ground.files import write_atomically
-from ...ground.files.names import as_path
+from ...ground.files import as_path, write_atomically
 from ...ground.plain_text import cell
 
 Row = dict[str, Any]

@@ -24,11 +24,10 @@ from ...model.losses import AnyLoss, resolve
 from ...model.parameters import select_parameters
 from .argument_checks import check_batch_size, check_loss_value, check_probes
 from .penalty import Penalty
-from .penalty_batch import PenaltyBatch
+from .penalty_batch import PenaltyBatch, mean_loss, separate_forward
 from .random_signs import draw_signs, restored_on_failure
-from .separate_forward import mean_loss, separate_forward
-from .third_derivatives.operations import check_graph, thrice_differentiable
-from .third_derivatives.weight_gradients import deferred
+from .third_derivatives import check_graph, thrice_differentiable
+from .weight_gradients import deferred
 
 
 class FlatnessPenalty(Penalty):

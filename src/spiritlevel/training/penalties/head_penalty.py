@@ -21,11 +21,10 @@ from ...math.positions import Positions, row_curvature
 from ...model.layer_hooks import LayerUse
 from ...model.losses import AnyLoss, CrossEntropy, Loss, resolve, total_weight
 from .argument_checks import check_labels, check_trained
-from .differentiable_curvature import differentiable_curvature
+from .differentiable_curvature import differentiable_curvature, softmax_head
 from .forward_recorder import ForwardRecorder, find_layer, take_layer_calls
 from .penalty import Penalty
 from .penalty_batch import PenaltyBatch
-from .softmax_head import softmax_head
 
 HeadKind = Literal["trace", "kappa", "trace_squared"]
 Total = TypeVar("Total", float, Tensor)

@@ -19,8 +19,7 @@ from ...model.forwards import PretrainedForward, loss_and_forward
 from ...model.losses import AnyLoss
 from .argument_checks import check_batch_size, check_count, check_weight
 from .forward_recorder import ForwardRecorder
-from .penalty_batch import PenaltyBatch
-from .separate_forward import separate_forward
+from .penalty_batch import PenaltyBatch, separate_forward
 
 STATE_KEYS = ("steps", "value", "generator")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from torch import nn
@@ -98,19 +98,14 @@ def _factory(name: str) -> PenaltyFactory:
         return _imported(name)
     names = penalty_names()
     if name not in names:
+        others = "relative.kappa" in known_here_as(name)
+        hint = " Did you mean 'kappa'?" if others else suggestion(name, names)
         raise SpiritlevelError(
-            f"No penalty is called {name!r}.{_hint(name, names)} There are: "
+            f"No penalty is called {name!r}.{hint} There are: "
             f"{', '.join(names)}. A penalty of your own is given as 'module:factory', or "
             "registered with spiritlevel.training.register_penalty."
         )
     return _factories[name]
-
-
-def _hint(name: str, names: Sequence[str]) -> str:
-    """The penalty that others call so, or one with a similar name."""
-    if "relative.kappa" in known_here_as(name):
-        return " Did you mean 'kappa'?"
-    return suggestion(name, names)
 
 
 def _imported(name: str) -> PenaltyFactory:
@@ -125,7 +120,6 @@ def _imported(name: str) -> PenaltyFactory:
 
 
 def _check_arguments(name: str, factory: PenaltyFactory, arguments: dict[str, Any]) -> None:
-    """Refuse arguments that the factory does not take, and missing ones."""
     parameters = list(inspect.signature(factory).parameters.values())[1:]  # without the model
     fixed = factory.keywords if isinstance(factory, functools.partial) else {}
     named = [p for p in parameters if p.kind in _NAMED and p.name not in fixed]

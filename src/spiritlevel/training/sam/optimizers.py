@@ -33,12 +33,14 @@ weights stay equal nevertheless.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...ground.errors import SpiritlevelError, brief
-from ...ground.need import need, number
+from ...ground.need import need, number, one_of
 from .perturbation import Block, Displacement, climb_, draw_in_ball
 from .perturbed_optimizer import AbstractPerturbedOptimizer
 
@@ -158,18 +160,15 @@ def build_perturbed(
     >>> type(build_perturbed("asam", optimizer, 0.5)).__name__
     'ASAM'
     """
-    if method == "plain":
-        return None
-    if method == "sam":
-        return SAM(optimizer, rho, every=every, model=model)
-    if method == "asam":
-        return ASAM(optimizer, rho, adaptive_bias=False, every=every, model=model)
-    if method == "noise_sam":
-        return NoiseSAM(optimizer, rho, draws=draws, generator=generator, every=every, model=model)
-    raise SpiritlevelError(
-        "The 'method' argument of build_perturbed must be one of plain, sam, asam, noise_sam. "
-        f"Got {brief(method)}."
-    )
+    makers: dict[str, Callable[..., AbstractPerturbedOptimizer] | None] = {
+        "plain": None,
+        "sam": SAM,
+        "asam": functools.partial(ASAM, adaptive_bias=False),
+        "noise_sam": functools.partial(NoiseSAM, draws=draws, generator=generator),
+    }
+    known = f"one of {', '.join(makers)}"
+    make = makers[need("method", method, one_of(makers), known, of="build_perturbed")]
+    return None if make is None else make(optimizer, rho, every=every, model=model)
 
 
 def _gradients(blocks: list[Block]) -> list[list[Tensor]]:

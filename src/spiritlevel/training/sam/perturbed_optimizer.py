@@ -11,25 +11,17 @@ import abc
 import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, MutableSet
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableSet
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from ...ground.errors import SpiritlevelError
+from ...ground.need import need, number, whole
 from ...model.running_statistics import untouched_statistics
 from .perturbation import Block, Displacement, blocks_of, displaced
-from .perturbed_checks import (
-    RADIUS,
-    check_count,
-    check_radius,
-    check_whole,
-    check_wrappable,
-    leftover_gradients,
-    refuse_accumulated,
-)
 
 _COUNT = "steps_taken"  # in every parameter group, beside the radius
 _GENERATOR = "generator"  # in the state dict
@@ -61,6 +53,18 @@ class _Phase:
         self.sums.clear()
 
 
+def _of_base(name: str) -> property:
+    """An attribute that is the wrapped optimizer's."""
+
+    def get(self: AbstractPerturbedOptimizer) -> Any:
+        return getattr(self.base, name)
+
+    def put(self: AbstractPerturbedOptimizer, value: Any) -> None:
+        setattr(self.base, name, value)
+
+    return property(get, put, doc=f"`{name}` of the wrapped optimizer.")
+
+
 class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
     """The base of SAM, ASAM and NoiseSAM; see SAM for how it is used."""
 
@@ -78,11 +82,15 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
         name = type(self).__name__
         check_wrappable(name, optimizer)
         check_radius(name, rho)
-        check_count(name, "every", every)
-        check_count(name, "draws", draws)
+        for argument, count in (("every", every), ("draws", draws)):
+            need(argument, count, whole(least=1), "a whole number ≥ 1", of=name)
         for group in optimizer.param_groups:
             check_radius(name, group.get(RADIUS, rho))
-            check_whole(name, group["params"])
+            if any(type(weight).__name__ == "DTensor" for weight in group["params"]):
+                raise SpiritlevelError(
+                    f"{name} needs whole weights in every process, and these are sharded (FSDP). "
+                    "Use DistributedDataParallel."
+                )
         for group in optimizer.param_groups:
             group.setdefault(RADIUS, rho)
             group.setdefault(_COUNT, 0)
@@ -128,7 +136,8 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
                 "plain optimizer."
             )
         else:
-            losses, before = [], leftover_gradients(self._weights())
+            losses, weights = [], self._weights()
+            before = {id(w): (w.grad, w.grad._version) for w in weights if w.grad is not None}
             phase.cleared = False
             with contextlib.closing(self.passes()) as passes, torch.enable_grad():
                 for _ in passes:
@@ -266,32 +275,9 @@ class AbstractPerturbedOptimizer(Optimizer, abc.ABC):
 
     # What makes it a torch optimizer
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of the wrapped optimizer, the same objects; each has its own "rho"."""
-        return self.base.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.base.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        """The state of the wrapped optimizer."""
-        return self.base.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.base.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The defaults of the wrapped optimizer."""
-        return self.base.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self.base.defaults = defaults
+    param_groups: Any = _of_base("param_groups")  # the same objects; each has its own "rho"
+    state: Any = _of_base("state")
+    defaults: Any = _of_base("defaults")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all parameters."""
@@ -343,3 +329,52 @@ def _layout(x: Tensor) -> tuple[Any, ...]:
 
 def _mean(losses: list[Any]) -> Any:
     return None if any(loss is None for loss in losses) else sum(losses) / len(losses)
+
+
+RADIUS = "rho"  # the name of a group's own radius
+
+
+def check_wrappable(name: str, optimizer: object) -> None:
+    """Refuse what is not an optimizer, or does not step from one gradient."""
+    is_one = isinstance(optimizer, Optimizer)
+    then = f"Write {name}(torch.optim.SGD(model.parameters(), lr=0.1))."
+    need("optimizer", optimizer, lambda _: is_one, "a torch optimizer", then, of=name)
+    assert isinstance(optimizer, Optimizer)
+    if isinstance(optimizer, LBFGS) or hasattr(optimizer, "perturbed"):
+        kind = type(optimizer).__name__
+        raise SpiritlevelError(
+            f"The 'optimizer' argument of {name} must make one step from one gradient. Got {kind}, "
+            "which evaluates the loss at several places itself. Use SGD, Adam or AdamW."
+        )
+    if RADIUS in optimizer.defaults:
+        kind = type(optimizer).__name__
+        raise SpiritlevelError(
+            f"The 'optimizer' argument of {name} must not have its own 'rho': {name} "
+            f"keeps its radius under that name. Got {kind}, which has one. Use SGD, Adam or AdamW."
+        )
+
+
+def check_radius(name: str, rho: Any) -> None:
+    """Refuse a radius that is not a finite number of at least 0."""
+    of = f"{name}, and that of each parameter group,"
+    need("rho", rho, number(least=0), "a number ≥ 0", "Typical: 0.05 (SAM), 0.5 (ASAM).", of=of)
+
+
+Leftovers = Mapping[int, tuple[Tensor, int]]  # by weight: its gradient, and how often it changed
+
+
+def refuse_accumulated(name: str, weights: Iterable[Tensor], before: Leftovers) -> None:
+    """Raise if a backward pass was added to gradients from before, which nobody had cleared.
+
+    That changes a gradient once, in place. Clearing replaces it, or changes it once more.
+    """
+    for weight in weights:
+        grad, version = before.get(id(weight), (None, 0))
+        if grad is not None and weight.grad is grad and grad._version == version + 1:
+            raise SpiritlevelError(
+                f"{name}.step(closure) needs a closure that clears the gradients first, and this "
+                "one added to those of other batches: the second pass would see the last batch "
+                "alone. With Lightning, set accumulate_grad_batches=1 and use larger batches, or "
+                "use manual optimization with `for _ in optimizer.passes():` around all batches. "
+                "In a loop of your own, call optimizer.zero_grad() at the start of the closure."
+            )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, SequentialSampler
 
 from ... import symmetries
 from ...engine.precision import EXACT_COLUMNS, Method
@@ -19,22 +20,83 @@ from ...measures import get, registered_cards
 from ...measures.asked import MEASURES, Asked
 from ...measures.confounders import MEASURED_ALONG
 from ...measures.setup import OfMeasures, Setup
-from ...measures.verb import verb
+from ...measures.verb import measuring, verb
 from ...model import batches as _batches
 from ...model.arguments import ArgumentCheck
+from ...model.arithmetic import full_precision
 from ...model.batches import BatchLocation
+from ...model.distributed import Processes
 from ...model.findings import share
 from ...model.losses import common_shift
 from ...model.surface import Surface
 from ...records.measurements import Cost, Report
-from ...symmetries import CONFIDENCE_ONLY, DOWN, UP
+from ...symmetries import BOTH, CONFIDENCE_ONLY, DOWN, UP
 from .. import measuring as api
 from .affording import on_all, within
-from .checking import OutputCheck, View
 from .record import Audit, differs, is_small, ratio
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+View = Callable[[Tensor], Tensor]
+KEPT_BYTES = 1 << 28  # of the original's outputs, which would take a pass for every copy
+
+
+class OutputCheck:
+    """Compares outputs of copies with the original's, which are computed once where that is sure.
+
+    That is where the data come in the same order every time.
+    """
+
+    def __init__(self, setup: Setup, model: nn.Module, data: Iterable[Any], seen: View) -> None:
+        """`seen` is what the loss sees of outputs."""
+        self.setup, self.model, self.data, self.seen = setup, model, data, seen
+        self.cost = Cost()
+        is_loader = isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler)
+        self._keeps = is_loader or isinstance(data, list | tuple)
+        self._kept: list[Tensor] = []
+
+    def deviation(self, moved: nn.Module, growth: float) -> float:
+        """How far outputs on all data are from `growth` times the original's, beside the largest.
+
+        As far as the loss sees them.
+        """
+        processes = Processes(join=self.setup.distributed)
+        original, copied = (self._surface(each, processes) for each in (self.model, moved))
+        apart = largest = 0.0
+        with processes.together(), original.preserved(), full_precision(), torch.no_grad():
+            for before, after in self._pairs(original, copied):
+                if before.numel():
+                    largest = max(largest, float((growth * before).abs().max()))
+                    off = float((after - growth * before).abs().max())
+                    apart = max(apart, math.inf if math.isnan(off) else off)
+        self.cost += original.cost + copied.cost
+        both = processes.gather((apart, largest))
+        apart, largest = (max(parts) for parts in zip(*both, strict=True))
+        return apart / largest if largest else apart
+
+    def _surface(self, model: nn.Module, processes: Processes) -> Surface:
+        loss, forward = self.setup.loss, self.setup.forward
+        return Surface(model, self.data, loss=loss, forward=forward, processes=processes)
+
+    def _pairs(self, original: Surface, copied: Surface) -> Iterator[tuple[Tensor, Tensor]]:
+        """What the loss sees of the original's outputs and of the copy's, batch by batch."""
+        known, kept = self._kept, list[Tensor]()
+        for where, batch in original.batches():
+            if known:
+                before = known[where.batch].to(original.device)
+            else:
+                before = self._outputs(original, batch, where)
+                kept.append(before.cpu())
+            yield before, self._outputs(copied, batch, where)
+        if self._keeps and not known and sum(each.nbytes for each in kept) <= KEPT_BYTES:
+            self._kept = kept
+
+    def _outputs(self, surface: Surface, batch: Any, where: BatchLocation) -> Tensor:
+        outputs, _ = surface.outputs(batch, where=where, may_overflow=True)
+        return self.seen(outputs.double())
+
 
 NUM_VARIED = 16  # samples, changed in many ways, that show whether symmetries were missed
 NUM_SAMPLES = 4  # that the search for symmetries runs on; what it finds is verified on all
@@ -99,14 +161,39 @@ def audit(
     also = list(MEASURED_ALONG)
     if measures is None:
         also += [card.name for card in registered_cards() if card.in_audit]
+    return audited(
+        setup, model, data, measures=measures, also=also, method=method, draws=draws, budget=budget
+    )
+
+
+@measuring()
+def audited(
+    setup: Setup,
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    measures: str | Sequence[str] | None,
+    also: Sequence[str] = (),
+    method: Method | None = None,
+    draws: int = 1,
+    budget: float | None,
+    order: Sequence[int] = (UP, DOWN, BOTH),
+    thorough: bool = True,
+) -> Audit:
+    """As `audit`, with further measures where they apply.
+
+    Args:
+        order: where the factors of the draws lie, one after another.
+        thorough: whether symmetries are looked for that no layer of a known kind shows.
+    """
     tell = setup.progress or (lambda done, total, text: None)
     tell(0, 1, "looking for symmetries")
-    found = _find(setup, model, data)
+    found = _find(setup, model, data, thorough=thorough)
     symmetries_found = found.symmetries
     if method is None:  # without weight probes, whose noise could hide what a move does
         method = "exact" if found.num_outputs <= EXACT_COLUMNS else "output_probes"
     silent = dataclasses.replace(setup, method=method, progress=None)
-    towards = {name: _towards(move, draws) for name, move in symmetries_found.moves.items()}
+    towards = {name: _towards(move, draws, order) for name, move in symmetries_found.moves.items()}
     steps = sum(map(len, towards.values())) + 2
     if budget is None:
         budget = api.usual_budget(found.size, measures, BUDGET)
@@ -193,11 +280,12 @@ def _unexplored(before: str, unmeasured: list[str]) -> str:
     return "; ".join(part for part in (before, missed) if part)
 
 
-def _towards(move: symmetries.Move, draws: int) -> list[int]:
+def _towards(move: symmetries.Move, draws: int, order: Sequence[int]) -> list[int]:
     """Where the factors of each draw lie; every variant of the move is drawn."""
     if move.name == "unit_permute":  # has no factors: any order is as good as another
         return [UP]
-    possible = (UP, DOWN) if move.name in CONFIDENCE_ONLY else move.towards
+    allowed = (UP, DOWN) if move.name in CONFIDENCE_ONLY else move.towards
+    possible = [each for each in order if each in allowed]
     count = max(draws, len(move.variants))
     return [possible[index % len(possible)] for index in range(count)]
 
@@ -238,7 +326,7 @@ class _Found:
     seen: View | None  # what the loss sees of outputs, if that is less than all
 
 
-def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> _Found:
+def _find(setup: Setup, model: nn.Module, data: Iterable[Any], *, thorough: bool) -> _Found:
     """The symmetries of the network, looked for on its first samples."""
     loss, forward = setup.loss, setup.forward
     with dataclasses.replace(setup.whole(), progress=None).opened(model, data) as workspace:
@@ -277,6 +365,7 @@ def _find(setup: Setup, model: nn.Module, data: Iterable[Any]) -> _Found:
         vary=lambda index: on(_batches.map_tensors(lambda t: _varied(t, index), more)),
         seen=seen,
         generator=torch.Generator().manual_seed(setup.seed),
+        thorough=thorough,
     )
     return _Found(found, num_outputs, num_samples, size, sum(costs, Cost()), seen)
 

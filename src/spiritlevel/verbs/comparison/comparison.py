@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...ground.errors import SpiritlevelError
+from ...ground.errors import SpiritlevelError, require
 from ...ground.plain_text import visible
+from ...measures import registered_cards
 from ...measures.confounders import GINI, MEASURED_ALONG
 from ...records.content import Column, Part, Table, Text
 from ...records.measurements import Measurement, Report
 from ...records.notebooks import Shown, as_text
 from ...records.reading import Misread, Saved, to_plain
-from .. import measuring as api
 from . import sentences
 from .ranking import (
-    AlsoDiffering,
-    Disagreement,
-    Explained,
     Pair,
     PairFindings,
     Place,
     Ranking,
-    counterparts,
-    directions,
+    by_trust,
     flatness_sign,
-    flatter_by,
     larger,
     places,
-    scale_free,
+    round_off,
 )
-from .sentences import apart
+from .scale import NOT_AUDITED, Scale, claimed
+from .sentences import DIFFERENT, apart
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -47,9 +44,14 @@ class Comparison(Shown, Saved):
     FORMAT: ClassVar = "spiritlevel-comparison-1"
 
     reports: Mapping[str, Report]
-    # the same networks at equal confidence, or why there are none
-    matched: Mapping[str, Report] | None = dataclasses.field(default=None, kw_only=True)
-    unmatched: str = dataclasses.field(default="", kw_only=True)
+    # A network at the confidence of another one, less confident: `matched_pairs[sure][unsure]`.
+    matched_pairs: Mapping[str, Mapping[str, Report]] | None = dataclasses.field(
+        default=None, kw_only=True
+    )
+    unmatched: str = dataclasses.field(default="", kw_only=True)  # why there are no such pairs
+    # What symmetries of these networks do to each measure; by the cards where it is missing.
+    scales: Mapping[str, Scale] = dataclasses.field(default_factory=dict, kw_only=True)
+    audited: str = dataclasses.field(default=NOT_AUDITED, kw_only=True)  # how that was found out
 
     def __post_init__(self) -> None:
         reports = self.reports
@@ -67,10 +69,10 @@ class Comparison(Shown, Saved):
                 f"{sorted(counts)} samples with {len(self.measures)} measures in common. Measure "
                 "all of them with one call of compare."
             )
-        known_directions = directions()  # a file may contain measures of another version
-        self.directions = {
-            name: known_directions[name] for name in self.measures if name in known_directions
-        }
+        known = {card.name: card.direction for card in registered_cards()}
+        self.directions = {name: known[name] for name in self.measures if name in known}
+        flatness = [name for name in self.measures if self.directions.get(name)]
+        self.scales = {name: self.scales.get(name) or claimed(name) for name in flatness}
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -80,207 +82,158 @@ class Comparison(Shown, Saved):
 
     @property
     def ranked(self) -> list[str]:
-        """The measures of flatness; confounders and other facts about a network rank nothing."""
-        return [name for name in self.measures if self._sign(name)]
+        """The measures that may rank these networks, the one that decides first.
+
+        They measure flatness, and no symmetry of these networks changes them.
+        """
+        return by_trust(self.scales)
 
     @property
-    def of_these_samples(self) -> list[str]:
-        """The ranked measures whose sampling error is not known for all networks."""
-        reports = self.reports.values()
-        return [
-            name
-            for name in self.ranked
-            if any(report[name].data_stderr is None for report in reports)
-        ]
+    def losses(self) -> dict[str, float]:
+        """By network, where they are known of all."""
+        found = {name: r.settings.get("subject", {}) for name, r in self.reports.items()}
+        if any(each.get("mean_loss") is None for each in found.values()):
+            return {}
+        return {name: float(each["mean_loss"]) for name, each in found.items()}
+
+    @property
+    def untrained(self) -> dict[str, float]:
+        """The networks that are hardly trained, with the loss of equal probabilities.
+
+        Their loss is closer to that than to 0.
+        """
+        chances = {}
+        for name, loss in self.losses.items():
+            settings = self.reports[name].settings
+            chance = math.log(max(settings.get("num_outputs", 1), 1))
+            if settings.get("loss") == "cross_entropy" and chance and loss > chance / 2:
+                chances[name] = chance
+        return chances
+
+    @property
+    def names(self) -> list[str]:
+        """The networks that are ranked: hardly trained ones are left out where others are further.
+
+        All of them, if fewer than two would remain.
+        """
+        enough = DIFFERENT * min(self.losses.values(), default=math.inf)
+        left_out = {name for name in self.untrained if self.losses[name] > enough}
+        kept = [name for name in self.reports if name not in left_out]
+        return kept if len(kept) > 1 else list(self.reports)
 
     def places(self, measure: str, *, matched: bool = False) -> dict[str, Place]:
-        """Rank of every network, with the ranks that the errors leave open.
+        """Rank of every network, flat ones first, with the ranks that the errors leave open.
 
-        Empty for a measure that is not one of flatness. `matched` ranks them at equal confidence.
+        Empty for a measure that may not rank them. `matched` compares each two of them at equal
+        confidence.
         """
-        return places(self._sign(measure), self._reports(matched), measure)
+        if measure not in self.ranked:
+            return {}
 
-    def answer(self) -> Ranking | None:
-        """The networks from flat to sharp; None if nothing that was measured is flatness.
+        def ahead(one: str, other: str) -> bool:
+            a, b = self.side_by_side(measure, one, other, matched=matched)
+            return self._sign(measure) * (a.value - b.value) > round_off(a, b)
 
-        By a measure that rescaling does not change, at equal confidence where that was measured.
+        def beyond(one: str, other: str) -> bool:
+            return self.certain(measure, one, other, matched=matched)
+
+        return places(self.names, ahead, beyond)
+
+    def certain(self, measure: str, flatter: str, sharper: str, *, matched: bool = False) -> bool:
+        """Whether the first network is flatter beyond the errors of both.
+
+        Where symmetries change a measure a little, it must differ by more than they change it.
         """
-        deciding = scale_free(self.ranked) or self.ranked
-        if not deciding:
-            return None
-        first, *others = deciding if scale_free(self.ranked) else deciding[:1]
-        matched = self.matched is not None
-        ranks, before = self.places(first, matched=matched), self.places(first)
-        opposing = {m: self._opposing(first, m) for m in others}
-        return Ranking(
-            measure=first,
-            scale_free=first in scale_free(self.ranked),
-            matched=matched,
-            places=_flat_first(ranks),
-            before=_flat_first(before) if matched else None,
-            agreeing=tuple(m for m, pairs in opposing.items() if not pairs),
-            opposing={m: pairs for m, pairs in opposing.items() if pairs},
-        )
+        one, other = self.side_by_side(measure, flatter, sharper, matched=matched)
+        high, low = (one, other) if self._sign(measure) > 0 else (other, one)
+        return measure in self.ranked and larger(high, low, slack=self.scales[measure].slack)
 
-    def _opposing(self, first: str, other: str) -> list[tuple[str, str]]:
-        """The pairs that the other measure orders the other way round, both beyond errors."""
-        return [
-            (a, b)
-            for a, b in itertools.permutations(self.reports, 2)
-            if self._holds(other, a, b) and self._holds(first, b, a)
-        ]
+    def side_by_side(
+        self, measure: str, one: str, other: str, *, matched: bool
+    ) -> tuple[Measurement, Measurement]:
+        """Two networks' values as they are, or at the confidence of the less confident one."""
+        pairs = self.matched_pairs or {}
 
-    def _holds(self, measure: str, flatter: str, sharper: str) -> bool:
-        """Whether the first is flatter beyond errors, at equal confidence if that was measured."""
-        reports = self._reports(self.matched is not None)
-        return flatter_by(self._sign(measure), reports, measure, (flatter, sharper))
+        def of(name: str, beside: str) -> Measurement:
+            reports = pairs.get(name, {}) if matched else {}
+            return reports.get(beside, self.reports[name])[measure]
 
-    def _reports(self, matched: bool) -> Mapping[str, Report]:
-        return self.matched if matched and self.matched is not None else self.reports
-
-    def pairs(self) -> list[PairFindings]:
-        """What is found of every two networks, the flatter one first."""
-        answer = self.answer()
-        order = list(self.reports) if answer is None else answer.names
-        explained, differing = self.explained(), self.also_differing()
-        deciding = scale_free(self.ranked) or self.ranked
-        found = []
-        for a, b in itertools.combinations(order, 2):
-            confounders = self._confounders(a, b)
-            if self.matched is not None:
-                confounders.pop(GINI, None)
-            found.append(
-                PairFindings(
-                    a,
-                    b,
-                    flatter_by=tuple(m for m in deciding if self._holds(m, a, b)),
-                    sharper_by=tuple(m for m in deciding if self._holds(m, b, a)),
-                    open=tuple(
-                        m for m in deciding if not self._holds(m, a, b) and not self._holds(m, b, a)
-                    ),
-                    before=tuple(
-                        tuple(m for m in self.ranked if self.certain(m, *pair))
-                        for pair in ((a, b), (b, a))
-                    ),
-                    explained=tuple(e for e in explained if {e.flatter, e.sharper} == {a, b}),
-                    remaining=tuple(
-                        d
-                        for d in differing
-                        if {d.flatter, d.sharper} == {a, b} and d.left is not None
-                    ),
-                    confounders=tuple(confounders.values()),
-                )
-            )
-        return found
-
-    def certain(self, measure: str, flatter: str, sharper: str) -> bool:
-        """Whether the first network is flatter beyond the errors of both."""
-        return flatter_by(self._sign(measure), self.reports, measure, (flatter, sharper))
-
-    def disagreements(self) -> list[Disagreement]:
-        """Pairs of measures with opposite and certain orders of a pair of networks."""
-        disagreements = []
-        for a, b in itertools.combinations(sorted(self.reports), 2):
-            one = [m for m in self.ranked if self.certain(m, a, b)]
-            other = [m for m in self.ranked if self.certain(m, b, a)]
-            disagreements += [Disagreement(a, b, m, n) for m in one for n in other]
-        return disagreements
-
-    def explained(self) -> list[Explained]:
-        """Differences that scale or confidence explains, one entry per measure and pair."""
-        explanations = []
-        for measure, flatter, sharper in self._differences():
-            reasons = {
-                "scale": self._by_scale(measure, flatter, sharper),
-                "confidence": self._by_confidence(measure, flatter, sharper),
-            }
-            holding = {by: text for by, text in reasons.items() if text}
-            if holding:
-                by, text = next(iter(holding)), "; ".join(holding.values())
-                explanations.append(Explained(measure, flatter, sharper, by, text))
-        return explanations
-
-    def also_differing(self) -> list[AlsoDiffering]:
-        """Every difference beyond errors, with the confounders that differ beyond theirs.
-
-        No cause is claimed. Where the order also holds at equal confidence, confidence is left out,
-        and `left` says how much of the difference remains.
-        """
-        differing = []
-        for measure, flatter, sharper in self._differences():
-            pairs = self._confounders(flatter, sharper)
-            left = None
-            if GINI in pairs and self.matched and self._stands(measure, flatter, sharper):
-                del pairs[GINI]
-                before, after = (
-                    reports[sharper][measure].value - reports[flatter][measure].value
-                    for reports in (self.reports, self.matched)
-                )
-                left = after / before
-            if pairs or left is not None:
-                also = tuple(pairs.values())
-                differing.append(AlsoDiffering(measure, flatter, sharper, also, left))
-        return differing
-
-    def _differences(self) -> Iterator[tuple[str, str, str]]:
-        """Measure, flatter and sharper network, wherever that is certain."""
-        for measure in self.ranked:
-            for flatter, sharper in itertools.permutations(self.reports, 2):
-                if self.certain(measure, flatter, sharper):
-                    yield measure, flatter, sharper
+        return of(one, other), of(other, one)
 
     def _sign(self, measure: str) -> int:
         return flatness_sign(self.directions.get(measure))  # none for what has no card here
 
-    def _confounders(self, flatter: str, sharper: str) -> dict[str, Pair]:
+    def answer(self) -> Ranking | None:
+        """The networks from flat to sharp; None if nothing that was measured may rank them.
+
+        By a measure that no symmetry of these networks changes, each two of them at equal
+        confidence where that was measured.
+        """
+        if not self.ranked:
+            return None
+        first, *others = self.ranked
+        matched = self.matched_pairs is not None
+        ranks = self.places(first, matched=matched)
+        pairs = list(itertools.combinations(ranks, 2))
+
+        def is_open(measure: str, a: str, b: str) -> bool:
+            orders = ((a, b), (b, a))
+            return not any(self.certain(measure, *order, matched=matched) for order in orders)
+
+        opposing = {
+            measure: [
+                (b, a)
+                for a, b in (*pairs, *(pair[::-1] for pair in pairs))
+                if self.certain(first, a, b, matched=matched)
+                and self.certain(measure, b, a, matched=matched)
+            ]
+            for measure in others
+        }
+        return Ranking(
+            measure=first,
+            scale=self.scales[first],
+            matched=matched,
+            places=ranks,
+            before=self.places(first) if matched else None,
+            open={m: [pair for pair in pairs if is_open(m, *pair)] for m in self.ranked},
+            opposing={measure: found for measure, found in opposing.items() if found},
+        )
+
+    def pairs(self) -> list[PairFindings]:
+        """What is found of every two networks, the flatter one first; empty without an answer."""
+        answer = self.answer()
+        if answer is None:
+            return []
+        return [self._found(a, b) for a, b in itertools.combinations(answer.names, 2)]
+
+    def _found(self, a: str, b: str) -> PairFindings:
+        matched = self.matched_pairs is not None
+        flatter = tuple(m for m in self.ranked if self.certain(m, a, b, matched=matched))
+        sharper = tuple(m for m in self.ranked if self.certain(m, b, a, matched=matched))
+        both = {m: self.side_by_side(m, a, b, matched=matched) for m in self.ranked}
+        before = [
+            tuple(m for m in self.ranked if self.certain(m, *two)) for two in ((a, b), (b, a))
+        ]
+        return PairFindings(
+            a,
+            b,
+            values={measure: (one.value, other.value) for measure, (one, other) in both.items()},
+            flatter_by=flatter,
+            sharper_by=sharper,
+            open=tuple(m for m in self.ranked if m not in flatter + sharper),
+            before=(before[0], before[1]),
+            confounders=tuple(self._confounders(a, b, leave_out=GINI if matched else "")),
+        )
+
+    def _confounders(self, a: str, b: str, *, leave_out: str) -> list[Pair]:
         """The confounders in which the two networks differ beyond the errors."""
-        pairs = {}
+        pairs = []
         for name in MEASURED_ALONG:
-            if name in self.measures:
-                one, other = self.value(name, flatter), self.value(name, sharper)
+            if name in self.measures and name != leave_out:
+                one, other = self.value(name, a), self.value(name, b)
                 if larger(one, other) or larger(other, one):
-                    pairs[name] = Pair(name, one.value, other.value)
+                    pairs.append(Pair(name, one.value, other.value))
         return pairs
-
-    def _stands(self, measure: str, flatter: str, sharper: str) -> bool:
-        """Whether the order was checked at equal confidence, and holds there."""
-        pair = (flatter, sharper)
-        return self.matched is not None and flatter_by(
-            self._sign(measure), self.matched, measure, pair
-        )
-
-    def _by_scale(self, measure: str, flatter: str, sharper: str) -> str:
-        """What became of the order under the counterpart, if any; empty if it holds."""
-        counterpart = counterparts().get(measure)
-        if counterpart not in self.measures or self.certain(counterpart, flatter, sharper):
-            return ""
-        fate = "is reversed" if self.certain(counterpart, sharper, flatter) else "is lost"
-        return f"the order {fate} under {counterpart}, which rescaling layers does not change"
-
-    def _by_confidence(self, measure: str, flatter: str, sharper: str) -> str:
-        """What became of the order at equal confidence; empty if it holds."""
-        if self.matched is None or self._stands(measure, flatter, sharper):
-            return ""
-        turned = self._stands(measure, sharper, flatter)
-        gini = {name: self.value(GINI, name).value for name in (flatter, sharper)}
-        return (
-            f"the order {'is reversed' if turned else 'is lost'} once both are equally confident "
-            f"(Gini impurity {gini[flatter]:.3g} and {gini[sharper]:.3g})"
-        )
-
-    def unchecked(self) -> dict[str, str]:
-        """Measures that rescaling layers changes but that were not checked for it, and why not."""
-        cards = {card.name: card for card in api.cards()}
-        reasons = {}
-        for measure in self.ranked:
-            if "layer_rescale" in cards[measure].invariant:
-                continue
-            counterpart = cards[measure].counterpart
-            if counterpart is None:
-                reasons[measure] = "no other measure is like it except for the scale"
-            elif counterpart not in self.measures:
-                reasons[measure] = f"{counterpart} could not be measured on all of these networks"
-        return reasons
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -289,111 +242,142 @@ class Comparison(Shown, Saved):
 
     def describe(self) -> list[Part]:
         """The answer, the ranking, and what is found of every two networks."""
-        heading, *rows = self.ranking_rows()
-        columns = [Column(heading[0], kind="name"), *map(Column, heading[1:])]
-        return [
-            Text(self.summary()),
-            Table(columns, rows),
-            Text(self.findings(), bullets=True),
-        ]
+        return [Text(self.summary()), self.ranking_table(), Text(self.findings(), bullets=True)]
 
     def describe_details(self) -> list[Part]:
         """All measures of all networks, and all that was found of every two of them."""
         return [*self.rank_tables(), Text(self.detailed_findings(), bullets=True)]
 
-    def rank_tables(self) -> list[Table]:
-        """Values and ranks of all networks, as they are and at equal confidence if measured."""
-        tables = []
-        networks = [Column(name, kind="name", group="networks") for name in self.reports]
-        for matched in (False, True) if self.matched is not None else (False,):
-            how = "at equal confidence" if matched else "as the networks are"
-            rows = [
-                [measure, *(self.cell(measure, name, matched=matched) for name in self.reports)]
-                for measure in self.measures
-            ]
-            name = "matched-rank-table" if matched else "rank-table"
-            tables.append(Table([Column(how), *networks], rows, name, f"Values and ranks, {how}"))
-        return tables
-
-    def summary(self) -> list[str]:
-        """The answer, in sentences."""
-        answer = self.answer()
-        lines = [sentences.NO_RANKS] if answer is None else answer.sentences()
-        if self.unmatched:
-            lines.append(f"Not compared at equal confidence: {self.unmatched}")
-        return lines
-
-    def ranking_rows(self) -> list[tuple[str, ...]]:
-        """A heading, and a row for each network: value and rank, and how well the network does."""
-        answer = self.answer()
-        names = list(self.reports) if answer is None else answer.names
-        columns: dict[str, list[str]] = {"network": names}
-        if answer is not None:
-            title = answer.measure if self.matched is None else "as it is"
-            columns[title] = [self.cell(answer.measure, name) for name in names]
-            if self.matched is not None:
-                columns["equally confident"] = [
-                    self.cell(answer.measure, name, matched=True) for name in names
-                ]
-        if GINI in self.measures:
-            columns["Gini impurity"] = apart([self.value(GINI, name).value for name in names])
-        subjects = [self.reports[name].settings.get("subject", {}) for name in names]
-        for key, title in (("mean_loss", "loss"), ("accuracy", "accuracy")):
-            if all(subject.get(key) is not None for subject in subjects):
-                columns[title] = apart([float(subject[key]) for subject in subjects], fewest=4)
-        return [tuple(columns), *zip(*columns.values(), strict=True)]
-
-    def cell(self, measure: str, name: str, *, matched: bool = False) -> str:
-        """A value with its rank, where it has one; the values of a row differ in their digits."""
-        reports = self._reports(matched)
-        shown = apart([report[measure].value for report in reports.values()], fewest=4)
-        value, place = shown[list(reports).index(name)], self.places(measure, matched=matched)
-        return f"{value} #{place[name]}" if place else value
-
-    def findings(self) -> list[str]:
-        """What is found of every two networks, a sentence or two each."""
-        lines = [] if not self.ranked else [sentences.of_pair(pair) for pair in self.pairs()]
-        return lines + sentences.unchecked(self.unchecked())
-
     def details(self) -> str:
         """All measures of all networks, and all that was found of every two of them."""
         return as_text(self.describe_details())
 
-    def detailed_findings(self) -> list[str]:
-        """How the ranks are read, then a paragraph with all that was found of every two networks.
+    def summary(self) -> list[str]:
+        """The answer, how far each network is trained, and how far to trust it, in sentences."""
+        answer = self.answer()
+        if not self.scales:
+            lines = [sentences.NO_RANKS]
+        elif answer is None:
+            lines = [sentences.cannot_rank(self.scales)]
+        else:
+            lines = sentences.answer(answer, self.pairs()[0])
+        if self.unmatched:
+            lines.append(f"Not compared at equal confidence: {self.unmatched}")
+        lines += sentences.stages(self.losses, self.untrained, self.names)
+        if answer is not None:
+            lines.append(sentences.trust(answer, self.scales, self.audited))
+        return lines
 
-        What scale or confidence explains is said once, beside what remains of the difference.
+    def ranking_table(self) -> Table:
+        """A row for each network: rank and value, and how well the network does."""
+        answer = self.answer()
+        ranks = {} if answer is None else answer.places
+        names = [*ranks, *(name for name in self.reports if name not in ranks)]
+        columns: dict[str, list[str]] = {"network": names}
+        if answer is not None:
+            columns["rank"] = [str(ranks[name]) if name in ranks else "–" for name in names]
+            columns[answer.measure] = apart(
+                [self.value(answer.measure, name).value for name in names], fewest=4
+            )
+            if self.matched_pairs is not None and len(ranks) == len(names) == 2:
+                values = self.pairs()[0].values[answer.measure]
+                columns["equally confident"] = apart(values, fewest=4)
+        if GINI in self.measures:
+            columns["Gini impurity"] = apart([self.value(GINI, name).value for name in names])
+        if self.losses:
+            columns["loss"] = apart([self.losses[name] for name in names], fewest=4)
+        rates = [self.reports[name].settings.get("subject", {}).get("accuracy") for name in names]
+        if None not in rates:
+            columns["accuracy"] = apart(list(map(float, rates)), fewest=4)
+        headings = [
+            Column(title, kind="number" if i else "name") for i, title in enumerate(columns)
+        ]
+        return Table(headings, list(zip(*columns.values(), strict=True)))
+
+    def rank_tables(self) -> list[Table]:
+        """Values and ranks of all networks, as they are, and ranks at equal confidence."""
+        networks = [Column(name, kind="name", group="networks") for name in self.reports]
+        audit = Column("audit", kind="word")
+        kinds = {name: self.scales[name].kind for name in self.scales}
+        rows = [
+            [measure, *self._cells(measure), kinds.get(measure, "")] for measure in self.measures
+        ]
+        how = "as the networks are"
+        columns = [Column(how), *networks, audit]
+        tables = [Table(columns, rows, "rank-table", f"Values and ranks, {how}")]
+        if self.matched_pairs is not None and self.ranked:
+            how = "at equal confidence"
+            matched = [
+                [measure, *(str(ranks.get(name, "–")) for name in self.reports)]
+                for measure in self.ranked
+                for ranks in [self.places(measure, matched=True)]
+            ]
+            columns = [Column(how), *networks]
+            tables.append(Table(columns, matched, "matched-rank-table", f"Ranks, {how}"))
+        return tables
+
+    def _cells(self, measure: str) -> list[str]:
+        """Values with their ranks, where they have some; different ones look different."""
+        shown = apart([report[measure].value for report in self.reports.values()], fewest=4)
+        ranks = self.places(measure)
+        return [
+            f"{value} #{ranks[name]}" if name in ranks else value
+            for name, value in zip(self.reports, shown, strict=True)
+        ]
+
+    def findings(self) -> list[str]:
+        """What is found of every two networks, a sentence or two each."""
+        return [sentences.of_pair(pair, self.ranked[0]) for pair in self.pairs()]
+
+    def reading(self) -> list[str]:
+        """How the ranks are read, and why some measures have none."""
+        reports = self.reports.values()
+        unknown = [m for m in self.ranked if any(r[m].data_stderr is None for r in reports)]
+        return sentences.reading(self.measures, self.directions, self.scales, unknown)
+
+    def detailed_findings(self) -> list[str]:
+        """How the ranks are read, then a paragraph with all that was found of every two."""
+        found = ["\n  ".join(sentences.details_of_pair(pair)) for pair in self.pairs()]
+        return self.reading() + found
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame: a row per network and measure, with ranks as the answer has them.
+
+        `scale` says what symmetries do to a measure of flatness. The ranks of one that may not
+        rank the networks are missing.
         """
-        lines = sentences.ranking(
-            self.measures, self.ranked, self.directions, self.of_these_samples
-        )
-        if self.ranked:
-            lines += ["\n  ".join(sentences.details_of_pair(pair)) for pair in self.pairs()]
-        return lines + sentences.unchecked(self.unchecked())
+        pandas = require("pandas", what="Comparison.to_frame", extra="frames")
+        frames = []
+        for network, report in self.reports.items():
+            frame = report.to_frame()
+            frame = frame[(frame["layer"] == "") & frame["measure"].isin(self.measures)]
+            frames.append(frame.drop(columns="layer").assign(network=network))
+        frame = pandas.concat(frames, ignore_index=True)
+        matched = self.matched_pairs is not None
+        ranks = {measure: self.places(measure, matched=matched) for measure in self.measures}
+        kinds = {name: scale.kind for name, scale in self.scales.items()}
+        frame["scale"] = frame["measure"].map(kinds)
+        for field in ("rank", "best", "worst"):
+            frame[field] = [
+                getattr(ranks[measure].get(network), field, None)
+                for measure, network in zip(frame["measure"], frame["network"], strict=True)
+            ]
+        return frame[["network", *(name for name in frame if name != "network")]]
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison in plain types, ready for JSON, with what follows from its reports."""
         following = {
             "ranks": {measure: self.places(measure) for measure in self.ranked},
             "directions": {name: self.directions.get(name) for name in self.measures},
-            "disagreements": self.disagreements(),
-            "explained": self.explained(),
-            "also_differing": [_with_directions(d) for d in self.also_differing()],
-            "unchecked": self.unchecked(),
             "answer": self.answer(),
+            "pairs": self.pairs(),
         }
         return super().to_dict() | {key: to_plain(value) for key, value in following.items()}
 
     def check_parts(self) -> None:
-        """Refuse reports at equal confidence that are of other networks."""
-        if self.matched is not None and set(self.matched) != set(self.reports):
-            raise Misread("the comparison's matched and reports are of different networks")
-
-
-def _with_directions(difference: AlsoDiffering) -> dict[str, Any]:
-    pairs = [dataclasses.asdict(p) | {"direction": p.direction} for p in difference.confounders]
-    return dataclasses.asdict(difference) | {"confounders": pairs}
-
-
-def _flat_first(ranks: Mapping[str, Place]) -> dict[str, Place]:
-    return dict(sorted(ranks.items(), key=lambda item: item[1].rank))
+        """Refuse reports at equal confidence that are of other networks or measures."""
+        for name, beside in (self.matched_pairs or {}).items():
+            if not {name, *beside} <= set(self.reports):
+                raise Misread("the comparison's matched_pairs and reports are of other networks")
+            if any(measure not in report for report in beside.values() for measure in self.ranked):
+                raise Misread("the comparison's matched_pairs have not all measures that rank")

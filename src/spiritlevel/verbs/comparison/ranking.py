@@ -1,21 +1,19 @@
-"""What a comparison says: which network is flatter, beyond errors, and what explains that.
-
-The measure that decides is one that rescaling layers does not change, taken at equal confidence
-where that could be measured: scale and confidence are no reasons to call a network flat.
-"""
+"""Who is flatter than whom, beyond errors, and the places that follow from all pairs."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ...records.measurements import Measurement, Report, Status
-from .. import measuring as api
+from ...records.measurements import Measurement, Status
+from .scale import ADMITTED, Scale
 
 PREFERRED = ("relative.kappa", "neuron.rho_sum", "head.kappa")
-Orders = Sequence[tuple[str, str]]  # (flatter, sharper) beyond errors
+Pairs = Sequence[tuple[str, str]]
+Relation = Callable[[str, str], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +30,28 @@ class Place:
         )
 
 
-def directions() -> dict[str, str | None]:
-    """By measure, which values are flatter, by its card; None if it does not measure flatness."""
-    return {card.name: card.direction for card in api.cards()}
+def places(names: Sequence[str], ahead: Relation, beyond: Relation) -> dict[str, Place]:
+    """The place of every network, flat ones first, from the outcomes of all pairs.
 
+    `ahead` compares the values alone, and `beyond` their errors as well. Since every pair is
+    compared at a confidence of its own, outcomes may go round in a circle. Such networks share a
+    place, so that a further network never turns the order of two others round.
 
-def counterparts() -> dict[str, str]:
-    """By measure, the one that is like it but does not change with the scale of the weights."""
-    return {card.name: card.counterpart for card in api.cards() if card.counterpart}
+    >>> places("ab", lambda one, other: (one, other) == ("b", "a"), lambda one, other: False)
+    {'b': Place(rank=1, best=1, worst=2), 'a': Place(rank=2, best=1, worst=2)}
+    """
+    before = {pair for pair in itertools.permutations(names, 2) if ahead(*pair)}
+    for middle, one, other in itertools.product(names, repeat=3):
+        if (one, middle) in before and (middle, other) in before:
+            before.add((one, other))
+    found = {}
+    for name in names:
+        others = [each for each in names if not {(each, name), (name, each)} <= before]
+        rank = 1 + sum((each, name) in before for each in others)
+        best = 1 + sum(beyond(each, name) for each in others)
+        worst = len(names) - sum(beyond(name, each) for each in others)
+        found[name] = Place(rank, best, worst)
+    return dict(sorted(found.items(), key=lambda item: item[1].rank))
 
 
 def flatness_sign(direction: str | None) -> int:
@@ -47,30 +59,11 @@ def flatness_sign(direction: str | None) -> int:
     return {"larger is flatter": 1, "smaller is flatter": -1, None: 0}[direction]
 
 
-def larger(one: Measurement, other: Measurement) -> bool:
-    """Whether the first value is the larger one beyond the errors of both."""
-    return one.value - other.value > _margin(one, other)
-
-
-def flatter_by(
-    sign: int, reports: Mapping[str, Report], measure: str, pair: tuple[str, str]
-) -> bool:
-    """Whether the first network of the pair is the flatter one beyond the errors of both."""
-    one, other = (reports[name][measure] for name in pair)
-    return sign != 0 and (larger(one, other) if sign > 0 else larger(other, one))
-
-
-def places(sign: int, reports: Mapping[str, Report], measure: str) -> dict[str, Place]:
-    """Rank of every network, with the ranks that the errors leave open; empty without a sign."""
-    ranks = {}
-    for name in reports if sign else ():
-        others = [other for other in reports if other != name]
-        below = sum(flatter_by(sign, reports, measure, (other, name)) for other in others)
-        above = sum(flatter_by(sign, reports, measure, (name, other)) for other in others)
-        here, all_values = reports[name][measure], [each[measure] for each in reports.values()]
-        ahead = (sign * (m.value - here.value) > round_off(here, m) for m in all_values)
-        ranks[name] = Place(1 + sum(ahead), 1 + below, len(reports) - above)
-    return ranks
+def larger(one: Measurement, other: Measurement, *, slack: float = 1.0) -> bool:
+    """Whether the first value is the larger one beyond the errors of both, and by this factor."""
+    sizes = sorted((abs(one.value), abs(other.value)))
+    by_much = one.value * other.value <= 0 or sizes[1] >= slack * sizes[0]
+    return one.value - other.value > _margin(one, other) and by_much
 
 
 def round_off(one: Measurement, other: Measurement) -> float:
@@ -102,25 +95,13 @@ def _margin(one: Measurement, other: Measurement) -> float:
     return wide + (one.residual or 0.0) + (other.residual or 0.0) + round_off(one, other)
 
 
-@dataclasses.dataclass(frozen=True)
-class Disagreement:
-    """Two measures that order two networks in opposite ways, both beyond their errors."""
-
-    flatter: str  # by the first measure
-    sharper: str
-    first: str
-    second: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Explained:
-    """A difference between two networks that a confounder accounts for."""
-
-    measure: str
-    flatter: str
-    sharper: str
-    by: str  # "scale" or "confidence"; "scale" if both do; the text then names both
-    text: str
+def by_trust(scales: Mapping[str, Scale]) -> list[str]:
+    """The measures that may rank networks: the surest first, of them those changed least."""
+    known = [*PREFERRED, *scales]
+    admitted = [name for name, scale in scales.items() if scale.admits]
+    return sorted(
+        admitted, key=lambda n: (ADMITTED.index(scales[n].kind), scales[n].slack, known.index(n))
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,117 +109,81 @@ class Pair:
     """A confounder in two networks that differ in it beyond the errors."""
 
     confounder: str
-    in_flatter: float
-    in_sharper: float
-
-    @property
-    def direction(self) -> str:
-        """Whether the flatter network has the larger or the smaller value."""
-        return "larger" if self.in_flatter > self.in_sharper else "smaller"
-
-
-@dataclasses.dataclass(frozen=True)
-class AlsoDiffering:
-    """A difference beyond errors, with everything else that differs and may be its cause."""
-
-    measure: str
-    flatter: str
-    sharper: str
-    confounders: tuple[Pair, ...]
-    left: float | None  # share of the difference once both are equally confident; None: not known
+    in_first: float
+    in_second: float
 
 
 @dataclasses.dataclass(frozen=True)
 class PairFindings:
     """Everything found of two networks; `first` is the flatter one by the measure that decides.
 
-    The first three are at equal confidence where that was measured, and take only measures that
-    rescaling does not change, if there are any.
+    All but `before` is at equal confidence where that was measured.
     """
 
     first: str
     second: str
+    values: Mapping[str, tuple[float, float]]  # of both, by each measure that may rank them
     flatter_by: tuple[str, ...]  # measures by which the first is flatter, beyond errors
     sharper_by: tuple[str, ...]
     open: tuple[str, ...]
-    before: tuple[
-        tuple[str, ...], ...
-    ]  # as they are, by all measures: first flatter, first sharper
-    explained: tuple[Explained, ...]
-    remaining: tuple[AlsoDiffering, ...]  # differences of which a share is left
-    confounders: tuple[Pair, ...]  # in_flatter is that of the first network
+    before: tuple[tuple[str, ...], tuple[str, ...]]  # as they are: first flatter by, and sharper
+    confounders: tuple[Pair, ...]  # in which they differ beyond errors; no cause is claimed
+
+    @property
+    def by_confidence(self) -> list[str]:
+        """Measures whose order as they are is lost or reversed at equal confidence."""
+        now = (self.flatter_by, self.sharper_by)
+        return [
+            m for then, kept in zip(self.before, now, strict=True) for m in then if m not in kept
+        ]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Ranking:
     """Where the networks stand, and who contradicts."""
 
     measure: str  # that decides
-    scale_free: bool  # whether rescaling layers leaves it as it is
+    scale: Scale  # what symmetries of these networks do to it
     matched: bool  # whether at equal confidence
     places: Mapping[str, Place]  # from flat to sharp
     before: Mapping[str, Place] | None  # as the networks are, where `places` is at equal confidence
-    agreeing: tuple[str, ...]  # other measures that order no pair the other way beyond errors
-    opposing: Mapping[str, Orders]  # other measures, and the pairs they order the other way
+    open: Mapping[str, Pairs]  # pairs that a measure cannot separate, for this and each other one
+    opposing: Mapping[str, Pairs]  # pairs (flatter, sharper) that other measures order otherwise
+
+    def __repr__(self) -> str:
+        return f"Ranking({listed(self.places)} by {self.measure})"
 
     @property
     def names(self) -> list[str]:
         """The networks from flat to sharp."""
         return list(self.places)
 
-    def sentences(self) -> list[str]:
-        """The ranking, what equal confidence did to it, and what the other measures say."""
-        how = "at equal confidence" if self.matched else "as the networks are"
-        lines = [f"From flat to sharp by {self.measure}, {how}: {_listed(self.places)}."]
-        if not self.scale_free:
-            lines.append(
-                f"{self.measure} changes when layers are rescaled, so this order may be one of "
-                "scale. Measure relative.kappa too."
-            )
-        if self.before is not None:
-            lines.append(self._without_matching(self.before))
-        total = len(self.places) * (len(self.places) - 1) // 2
-        if self.agreeing:
-            names = _named(self.agreeing, "and")
-            lines.append(f"By {names}, no two networks are the other way round beyond errors.")
-        if self.opposing:
-            disputed = {frozenset(pair) for pairs in self.opposing.values() for pair in pairs}
-            are = "is" if total == 1 else "are"
-            lines.append(
-                f"By {_named(self.opposing, 'or')}, {len(disputed)} of {total} "
-                f"{'pair' if total == 1 else 'pairs'} {are} the other way round beyond errors."
-            )
-        return lines
+    @property
+    def tied(self) -> Pairs:
+        """The pairs that the deciding measure cannot separate."""
+        return self.open[self.measure]
 
-    def _without_matching(self, before: Mapping[str, Place]) -> str:
-        if _listed(before) == _listed(self.places):
-            return "As the networks are, the order is the same."
-        if list(before) == list(self.places):
-            return f"As the networks are, the errors leave other ranks open: {_listed(before)}."
-        return f"As the networks are: {_listed(before)}. Confidence alone makes that difference."
+    @property
+    def circles(self) -> list[list[str]]:
+        """Networks of one rank although the deciding measure separates some of them."""
+        ranks = sorted({place.rank for place in self.places.values()})
+        alike = [[n for n, place in self.places.items() if place.rank == rank] for rank in ranks]
+        return [
+            each
+            for each in alike
+            if not {*itertools.combinations(each, 2)} <= {*map(tuple, self.tied)}
+        ]
+
+    @property
+    def agreeing(self) -> tuple[str, ...]:
+        """Other measures that order no pair the other way beyond errors."""
+        return tuple(m for m in self.open if m != self.measure and m not in self.opposing)
 
 
-def scale_free(ranked: Sequence[str]) -> list[str]:
-    """The measures of flatness that rescaling layers does not change, the preferred ones first."""
-    cards = {card.name: card for card in api.cards()}
-    free = [name for name in ranked if "layer_rescale" in cards[name].invariant]
-    return sorted(free, key=lambda n: PREFERRED.index(n) if n in PREFERRED else len(PREFERRED))
-
-
-def _listed(places: Mapping[str, Place]) -> str:
+def listed(places: Mapping[str, Place]) -> str:
     """Networks with their ranks.
 
-    >>> _listed({"b": Place(1, 1, 1), "a": Place(2, 2, 3)})
+    >>> listed({"b": Place(1, 1, 1), "a": Place(2, 2, 3)})
     "1 'b', 2 (2–3) 'a'"
     """
     return ", ".join(f"{place} {name!r}" for name, place in places.items())
-
-
-def _named(measures: Iterable[str], joined: str) -> str:
-    """Measures in a sentence.
-
-    >>> _named(["a", "b", "c"], "or")
-    'a, b or c'
-    """
-    *most, last = measures
-    return f"{', '.join(most)} {joined} {last}" if most else last

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spiritlevel.ground.errors import SpiritlevelError, require, suggestion
-from spiritlevel.ground.files.names import natural
+from spiritlevel.ground.files import natural
 from spiritlevel.pages.figures.style import (
     COLUMN,
     PRINT_FONT,

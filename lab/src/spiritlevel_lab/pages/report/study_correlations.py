@@ -104,7 +104,7 @@ def _others(rows: list[MeasureStatistics]) -> Table:
     columns = [
         Column("measure"),
         Column("ρ between", "Of the means of the settings"),
-        Column("positive within", "Share of the settings within which ρ is above 0", form=".2g"),
+        Column("positive within", "Share of the settings within which ρ is above 0", digits=2),
         Column("Ψ", "τ where one setting changes, mean"),
         Column("sign error", "In the worst setting"),
         Column("sign error, mean"),
@@ -152,11 +152,11 @@ def _lines(statistics: StudyStatistics, target: str) -> Table:
     """The rows of Table 3 of Taleghani et al., a line for each measure."""
     columns = [
         Column("measure"),
-        Column("slope", f"Of {target} ≈ slope · measure + intercept, by least squares", form=".3g"),
-        Column("stderr (slope)", "Standard error", form=".2g"),
+        Column("slope", f"Of {target} ≈ slope · measure + intercept, by least squares", digits=3),
+        Column("stderr (slope)", "Standard error", digits=2),
         Column("p (slope)"),
-        Column("intercept", form=".3g"),
-        Column("R²", "Share of the outcome's variance that the line explains", form=".2g"),
+        Column("intercept", digits=3),
+        Column("R²", "Share of the outcome's variance that the line explains", digits=2),
         Column("n"),
     ]
     rows: list[list[Cell]] = []

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError, suggestion
-from spiritlevel.ground.files.names import as_path
+from spiritlevel.ground.files import as_path
 from spiritlevel.ground.need import number
 from spiritlevel.ground.plain_text import cell
 from spiritlevel.measures import names as measure_names

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
-from spiritlevel.ground.files.names import natural
-from spiritlevel.inputs.checkpoint_folders import INDEXES, WHOLE
+from spiritlevel.ground.files import natural
+from spiritlevel.inputs.checkpoints import INDEXES, WHOLE
 from spiritlevel.records.reading import Misread, parse_json
 
 from ..outcome_names import KNOWN_OUTCOMES

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spiritlevel.ground.errors import SpiritlevelError, brief
-from spiritlevel.ground.files.names import check_name
+from spiritlevel.ground.files import check_name
 from spiritlevel.inputs.checkpoints import load_weights
 from spiritlevel.inputs.models import build
 from spiritlevel.training.norm_control import NORMS, constrain_weights_, replace_norms

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
-from spiritlevel.ground.files.names import check_name
+from spiritlevel.ground.files import check_name
 from spiritlevel.records.reading import UNSAVED
 
 from .keys import as_mapping, check_keys, is_scalar, must_be, readers_of

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, cast
 
 from spiritlevel.ground.errors import SpiritlevelError, brief, suggestion
-from spiritlevel.ground.files.names import as_path
+from spiritlevel.ground.files import as_path
 
 CHECK = "check"  # where a dataclass field holds its check,
 WRITE = "write"  # and how its value is written, where that is not as it is

@@ -21,9 +21,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from spiritlevel.ground import files
 from spiritlevel.ground.errors import SpiritlevelError
-from spiritlevel.ground.files import is_plain, own_folder, remove_leftovers, write_atomically
-from spiritlevel.ground.files.names import as_path, check_name
 from spiritlevel.records.reading import parse_json
 
 from ..run_results import RunResult
@@ -81,7 +80,7 @@ class Store:
 
         A folder that holds runs which `study` does not have is refused.
         """
-        path = as_path(folder, what="study's folder")
+        path = files.as_path(folder, what="study's folder")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -109,7 +108,7 @@ class Store:
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Store:
         """The store in a folder, which must be there; one that cannot be written can be read."""
-        path = as_path(folder, what="study's folder")
+        path = files.as_path(folder, what="study's folder")
         refuse_loss(path)
         if not (path / DATABASE).is_file():
             raise SpiritlevelError(
@@ -174,8 +173,8 @@ class Store:
         definition = parse_json(self._definition_text())
         content = f"{json.dumps(definition, indent=2, ensure_ascii=False)}\n".encode()
         path = self.folder / DEFINITION
-        if not self.read_only and (not is_plain(path) or path.read_bytes() != content):
-            write_atomically(path, content)
+        if not self.read_only and (not files.is_plain(path) or path.read_bytes() != content):
+            files.write_atomically(path, content)
 
     def _definition_text(self) -> str:
         rows = self._select("SELECT value FROM meta WHERE key = 'study'")
@@ -185,7 +184,7 @@ class Store:
 
     def checkpoint(self, id_: str) -> pathlib.Path:
         """Where a run's weights are, if it has any."""
-        check_name(id_, what="run's id", advice="The store is damaged or was edited.")
+        files.check_name(id_, what="run's id", advice="The store is damaged or was edited.")
         return self.folder / CHECKPOINTS / f"{id_}.safetensors"
 
     def counts(self) -> Counts:
@@ -334,9 +333,9 @@ class Store:
         False if the run was taken over meanwhile: then the other worker's result counts.
         """
         path = self.checkpoint(claim.id)
-        own_folder(self.folder, CHECKPOINTS)
+        files.own_folder(self.folder, CHECKPOINTS)
         if result.checkpoint:  # a task may have no network
-            write_atomically(path, result.checkpoint)
+            files.write_atomically(path, result.checkpoint)
             flush(path)
             flush(path.parent)
         with self._writing():
@@ -352,7 +351,7 @@ class Store:
                 self._record_checkpoint(claim.id, result.checkpoint)
                 for table in schema.COLUMNS:
                     replace_rows(self._connection, table, claim.id, getattr(result, table))
-        remove_leftovers(path)  # of workers that were killed on this run
+        files.remove_leftovers(path)  # of workers that were killed on this run
         return ended
 
     def _record_checkpoint(self, id_: str, content: bytes) -> None:

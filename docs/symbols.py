@@ -1,0 +1,67 @@
+"""What the symbols of a measure's formula stand for, in the order in which they are explained."""
+
+import re
+
+SYMBOLS = (
+    (r"\\theta", r"$\theta$ is the vector of all measured parameters"),
+    (r"\\theta_0", r"$\theta_0$ is the vector of their values before training"),
+    (r"L_g", r"$L_g$ is the mean loss of the group $g$ of samples, $G$ the set of groups"),
+    (r"\\eta L|^L ", r"$L$ is the largest loss of a sample"),
+    (r"(?<!eta )(?<![A-Za-z^])L(?![A-Za-z_ ])", r"$L$ is the mean loss over the samples"),
+    (r"\\ell", r"$\ell_n$ is the loss of sample $n$"),
+    (r"E\(\\theta", r"$E$ is the error rate or the loss (option `target`)"),
+    (r"\\nabla\^2_\\theta L", r"$\nabla^2_\theta L$ is the Hessian $H$"),
+    (r"H\^l", r"$H^l$ is the Hessian's block for the weight matrix of layer $l$"),
+    (r"w_s", r"$w_s$ is row $s$ of that matrix, the weights of output unit $s$"),
+    (r"w_\{:j\}", r"$w_{:j}$ is column $j$ of that matrix, the weights that read input neuron $j$"),
+    (r"w_l", r"$w_l$ are the weights of layer $l$ as a vector"),
+    (r"W_l", r"$W_l$ is the weight matrix of layer $l$"),
+    (r"(?<![A-Za-z])W(?![A-Za-z_])", r"$W$ is the weight matrix of the layer"),
+    (r"G_\{n,k\}", r"$G^l_{n,k}$ is the derivative of factor $k$ of sample $n$ in that matrix"),
+    (r"a\^l_j", r"$a^l_j$ is input $j$ of layer $l$"),
+    (r"a_n\^|a\^\{\(l\)\}", r"$a_n^{(l)}$ are the outputs of layer $l$ for sample $n$"),
+    (r"P_l", r"$P_l$ is the number of rectified outputs of layer $l$ that are 0 for every sample"),
+    (r"N_l", r"$N_l$ is the number of its rectified outputs"),
+    (
+        r"p_n|p_\{n|p_i",
+        r"$p_n$ are the predicted probabilities of sample $n$, with entries $p_{n,i}$",
+    ),
+    (r"w_i", r"$w_i$ are the weights of output $i$ of the head"),
+    (r"\\phi", r"$\phi_n$ are the features of sample $n$, the input of the last linear layer"),
+    (r"\\psi", r"$\psi$ are the layers behind the features"),
+    (r"A_n", r"$A_n = \operatorname{diag}(p_n) - p_n p_n^\top$"),
+    (r"\\otimes", r"$\otimes$ is the Kronecker product"),
+    (r"J_n", r"$J_n$ is the Jacobian of the outputs of sample $n$ in the parameters"),
+    (r"z_n|z_\{n|\\nabla_z|\\nabla\^2_z", r"$z_n$ are the outputs (logits) of sample $n$"),
+    (r"x_n", r"$x_n$ is its input"),
+    (r"y_n|y_\{n|y_i", r"$y_n$ is its label"),
+    (r"s_\{n,l\}", r"$s_{n,l}$ is the squared norm of the input of layer $l$"),
+    (r"M\^", r"$M_n^{(l)}$ is the matrix of the paths from layer $l$ to the outputs"),
+    (r"v_i", r"$v_i$ is the gradient of output $i$ along the paths, $\bar v$ their mean under $p$"),
+    (r"\\delta_i", r"$\delta_i$ is the difference of the $i$-th unit vector and $p$"),
+    (r"\\lambda_\{\\max", r"$\lambda_{\max}$ is the largest eigenvalue"),
+    (r"\\lambda_\{\\min", r"$\lambda_{\min}$ is the smallest eigenvalue"),
+    (r"\\kappa", r"$\kappa$ is relative flatness (`relative.kappa`) of the head"),
+    (r"\\operatorname\{Tr\}", r"$\operatorname{Tr}$ is the trace"),
+    (r"\\mathbb\{E\}_z", r"$z$ is a vector of independent random signs"),
+    (r"\\varepsilon", r"$\varepsilon$ is the change of the parameters"),
+    (r"\\le \\rho", r"$\rho$ is the radius"),
+    (r"\\sigma", r"$\sigma$ is the standard deviation of the noise"),
+    (r"\\le d", r"$d$ is the increase that is allowed (option `deviation`)"),
+    (r"\\delta(?!_)", r"$\delta$ is the size of the change (option `delta`)"),
+    (r"A \\in O\(m\)", r"$A$ is a random orthogonal matrix"),
+    (r"\\hat p", r"$\hat p$ is a kernel estimate of the density of the features"),
+    (r"\\Delta", r"$\Delta$ is the probability that the bound fails"),
+    (r"\|S\|", r"$|S|$ is the number of samples"),
+    (r"C_1", r"$C_1$ and $C_2$ are the terms `bound.c1` and `bound.c2`"),
+    (r"(?<![,_a-z])m[}^)]|2m|\+m", r"$m$ is the number of features that vary"),
+    (r"\\ln \\frac\{n\}", r"$n$ is the number of samples"),
+    (r"hw", r"$h \times w$ is the region and $H \times W$ the whole image, in pixels"),
+    (r"k\^2 \\operatorname", r"$k$ is the degree of homogeneity: the number of weight layers"),
+    (r"h\^2", r"$h$ is the bandwidth of the kernel"),
+)
+
+
+def symbols(formula: str) -> list[str]:
+    """The explanations of the symbols that occur in a formula, as Markdown."""
+    return [text for pattern, text in SYMBOLS if re.search(pattern, formula)]

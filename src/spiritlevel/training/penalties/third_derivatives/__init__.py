@@ -1,1 +1,0 @@
-"""Operations of torch whose third derivatives torch cannot take by itself."""
