@@ -12,10 +12,14 @@ Network = tuple[nn.Module, tuple[Tensor, Tensor]]
 
 
 def mlp(device: torch.device) -> Network:
-    x, y = images(512, 8, 10, device)
+    model, data = untrained_mlp(device)
+    return trained(model, data, 0.05, 1e-3), data
+
+
+def untrained_mlp(device: torch.device) -> Network:
+    data = images(512, 8, 10, device)
     torch.manual_seed(0)
-    model = perceptron(nn.ReLU).to(device)
-    return trained(model, (x, y), 0.05, 1e-3), (x, y)
+    return perceptron(nn.ReLU).to(device).eval(), data
 
 
 def tanh_mlp(device: torch.device) -> Network:

@@ -6,12 +6,17 @@ does not tell where that is so; the questions about the Hessian are asked only t
 
 from __future__ import annotations
 
-from tools import DIAGONAL, EXACT, GGN, LAYERS, TRACES, Library, Way, from_diagonal
+from collections.abc import Callable
+
+from tools import DIAGONAL, EXACT, GGN, LAYERS, TRACES, Answer, Library, Way
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-DEFAULT_BACKEND = "DiagLaplace, default backend, parts of 8"
 ASKED = (EXACT, *TRACES, LAYERS, DIAGONAL)
+
+
+def whole(diagonal: Callable[[], Answer], name: str) -> Way:
+    return Way(name, lambda seed, products: diagonal(), has_all=True)
 
 
 class Diagonals(Library):
@@ -19,7 +24,7 @@ class Diagonals(Library):
 
     def ways(self, question: str) -> list[Way]:
         is_ggn = question == GGN or (question in ASKED and self.network.is_piecewise_linear)
-        return [from_diagonal(question, *each) for each in self._ggn()] if is_ggn else []
+        return [whole(*each) for each in self._ggn()] if is_ggn else []
 
     def _ggn(self):  # type: ignore[no-untyped-def]
         raise NotImplementedError
@@ -34,7 +39,7 @@ class BackPack(Diagonals):
 
     def ways(self, question: str) -> list[Way]:
         if question in ASKED and not self.network.is_piecewise_linear:
-            return [from_diagonal(question, *each) for each in self._in_parts("DiagHessian")]
+            return [whole(*each) for each in self._in_parts("DiagHessian")]
         return super().ways(question)
 
     def _ggn(self):  # type: ignore[no-untyped-def]
@@ -100,18 +105,15 @@ class Laplace(Diagonals):
     name = "laplace-torch"
     package = "laplace-torch"
 
-    def ways(self, question: str) -> list[Way]:
-        ways = super().ways(question)
-        if question not in (EXACT, GGN):  # the default takes a Jacobian of every sample
-            ways = [way for way in ways if way.name != DEFAULT_BACKEND]
-        return ways
-
     def _ggn(self):  # type: ignore[no-untyped-def]
         count = len(self.data[0])
         return [
             (lambda: self._diagonal("BackPackGGN", count), "DiagLaplace, BackPACK"),
             (lambda: self._diagonal("AsdlGGN", count), "DiagLaplace, ASDL"),
-            (lambda: self._diagonal("CurvlinopsGGN", 8), DEFAULT_BACKEND),
+            (
+                lambda: self._diagonal("CurvlinopsGGN", 8),
+                "DiagLaplace, default backend, parts of 8",
+            ),
         ]
 
     def _diagonal(self, backend: str, size: int) -> dict[str, Tensor]:

@@ -40,7 +40,8 @@ LIBRARIES = (Spiritlevel, BackPack, NNGeometry, Laplace, PyHessian, Curvlinops, 
 TO_10, TO_3, TO_1 = TRACES
 FIRST = (EXACT, TO_10, LARGEST, LAYERS)
 THEN = (TO_1, TO_3, DEFAULT, GGN, DIAGONAL, DENSITY)
-ON_CPU = ("MLP", "tanh-MLP", "VGG-small")
+ON_CPU = ("MLP", "tanh-MLP", "MLP, untrained", "VGG-small")
+CLOCKS = {"cuda": "wall", "cpu": "processor"}
 LAST = ("ResNet-50", "head of GPT-2")  # where time allows
 
 
@@ -55,6 +56,8 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, default=None)
     options = parser.parse_args()
     device = torch.device(options.device)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False  # the same precision for all
     torch.backends.mha.set_fastpath_enabled(False)  # its kernel has no forward derivative
     out = options.out or RESULTS / f"peers-{device.type}.json"
@@ -75,6 +78,7 @@ def main() -> None:
                 try:  # what is ours to provide must not fail as an answer of others
                     if network not in made:
                         made[network] = Examiner(network, Made(network, device), options.limit)
+                        record.begin(made[network])
                     made[network].prepare(question)
                 except Exception as raised:
                     failed.add(network)
@@ -110,6 +114,12 @@ class Record:
         wanted = (network, question, library)
         return any((c.network, c.question, c.library) == wanted for c in self.cells)
 
+    def begin(self, examiner: Examiner) -> None:
+        """Drop what was recorded of a network that did not turn out the same in training."""
+        held = self.networks.get(examiner.name)
+        if held is not None and held["loss"] != examiner.made.loss:
+            self.cells = [cell for cell in self.cells if cell.network != examiner.name]
+
     def put(self, examiner: Examiner, found: list[Cell]) -> None:
         new = {(c.network, c.question, c.library) for c in found}
         kept = [c for c in self.cells if (c.network, c.question, c.library) not in new]
@@ -124,7 +134,7 @@ class Record:
             "truth known to": made.known_to,
         }
         content = {
-            "machine": machine(self.device),
+            "machine": machine(self.device) | {"clock": CLOCKS[self.device.type]},
             "versions": {each.name: version(each.package) for each in LIBRARIES},
             "networks": self.networks,
             "cells": [dataclasses.asdict(cell) for cell in self.cells],
@@ -145,6 +155,7 @@ class Record:
         while made.part > 1:
             data = (made.data[0][: made.part], made.data[1][: made.part])
             is_linear = made.subject.is_piecewise_linear
+            base = torch.cuda.memory_allocated(self.device)
             library = BackPack(Network(made.fresh(), data, is_linear, None))
             torch.cuda.reset_peak_memory_stats(self.device)
             try:
@@ -152,7 +163,7 @@ class Record:
             except Exception:
                 made.part = count
                 return
-            if torch.cuda.max_memory_allocated(self.device) <= ours[0]:
+            if torch.cuda.max_memory_allocated(self.device) - base <= ours[0]:
                 return
             made.part //= 2
 

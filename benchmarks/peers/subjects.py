@@ -33,12 +33,13 @@ class Subject:
 
 
 SUBJECTS = {
-    "VGG-small": Subject(networks.vgg_small),
-    "ResNet-18": Subject(networks.resnet18),
     "GPT-2 small": Subject(networks.gpt2, False, False),
     "ViT-B/16": Subject(networks.vit, False, False),
+    "VGG-small": Subject(networks.vgg_small),
+    "ResNet-18": Subject(networks.resnet18),
     "MLP": Subject(networks.mlp),
     "tanh-MLP": Subject(networks.tanh_mlp, False),
+    "MLP, untrained": Subject(networks.untrained_mlp),
     "ResNet-18, untrained": Subject(networks.untrained_resnet18),
     "ResNet-50": Subject(networks.resnet50, True, False),
     "head of GPT-2": Subject(networks.language_model_head, True, False),
@@ -106,8 +107,8 @@ class Made:
 
 def exact_diagonal(model: nn.Module, data: Data) -> dict[str, Tensor]:
     """Of the Hessian, in float64; without our library where all layers are plain and in a row."""
-    children = dict(model.named_children())
-    if not isinstance(model, nn.Sequential) or any(list(c.children()) for c in children.values()):
+    weighted = {type(m) for m in model.modules() if list(m.parameters(recurse=False))}
+    if not isinstance(model, nn.Sequential) or weighted != {nn.Linear}:
         found = sl.diagonal(model, data, kind="hessian")
         if not all(found.exact.values()):
             raise ValueError(f"the diagonal is not exact: {found.text}")
