@@ -49,11 +49,11 @@ def ends_of(lines) -> dict[str, tuple[int, bool]]:
     return {line: tuple(end) for line, end in json.loads(done.stdout).items()}
 
 
-def help_lines(tree, *words):
-    """`COMMAND --help` for every command below one, as the index of completion has it."""
-    for name, below in tree["commands"].items():
+def help_lines(commands, *words):
+    """`COMMAND --help` for each of these commands, and for every command below them."""
+    for name, command in commands.items():
         yield shlex.join([*words, name, "--help"])
-        yield from help_lines(below, *words, name)
+        yield from help_lines(getattr(command, "commands", {}), *words, name)
 
 
 def offered(line) -> tuple[list[str], str]:

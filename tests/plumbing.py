@@ -27,10 +27,12 @@ def generator() -> Any:
 
 @pytest.fixture
 def no_elements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in wider networks: the narrow ones of tests would take a column for every element."""
+    """As where more than elementwise functions bend: these would take columns or probes instead."""
+    from spiritlevel.engine import row_probing
     from spiritlevel.engine.precision import Precision
 
     monkeypatch.setattr(Precision, "takes_elements", lambda *_: False)
+    monkeypatch.setattr(row_probing, "instead_of", lambda *_: None)
 
 
 @pytest.fixture

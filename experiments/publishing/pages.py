@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Mapping
 
 from spiritlevel.ground.files import write_atomically
-from spiritlevel.pages.figures.series import svg
 from spiritlevel_lab.papers.registry import find, names
 
 from . import audited
@@ -17,6 +16,7 @@ from .population_lines import populations
 from .recorded import load
 from .render import render
 from .results import ScaleResult
+from .series import svg
 from .summary import summary
 from .what_holds import FIGURE, what_holds
 

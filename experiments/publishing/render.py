@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from spiritlevel.inputs.models.registry import TO_INSTALL
-from spiritlevel.pages import markdown
-from spiritlevel.pages.markdown import escape
 from spiritlevel.records.content import Cell, Panels, Part, Table, Text
 from spiritlevel.verbs import measuring as api
 from spiritlevel_lab.claims.experiment import Experiment, Outcome
@@ -18,6 +16,8 @@ from spiritlevel_lab.population import control
 from spiritlevel_lab.population.registry import study_names
 from spiritlevel_lab.population.runs.outcomes import ALL_EPOCHS, DIVERGED
 
+from . import markdown
+from .markdown import escape
 from .public_data import data_to_fetch
 from .recorded import Record
 from .results import ScaleResult, scale_in_words

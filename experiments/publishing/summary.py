@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from spiritlevel.pages import markdown
-from spiritlevel.pages.markdown import escape
 from spiritlevel.records.content import Cell, IntervalEstimate, Table, plain
 from spiritlevel.verbs.audit import NEARLY
 from spiritlevel_lab.claims.experiment import PAPERS, Experiment
 from spiritlevel_lab.claims.findings import Finding
 from spiritlevel_lab.claims.scale import WORDS
 
+from . import markdown
 from .audited import AuditRecord, audit_table
+from .markdown import escape
 from .results import ScaleResult, scale_in_words, tally
 from .scale_table import CAPTION as SCALES
 from .scale_table import scale_table

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spiritlevel.pages import markdown
-from spiritlevel.pages.markdown import escape
 from spiritlevel.records.content import Cell, Table
 from spiritlevel_lab.claims.population import OVER_ALL, WITHIN
 from spiritlevel_lab.claims.rows import OUTCOMES
 
+from . import markdown
+from .markdown import escape
 from .population_lines import LEVELS, MeasuredPopulation, MeasureLine, View
 from .results import ScaleResult, cited, tally
 from .scale_table import population_in_words

@@ -144,6 +144,7 @@ def test_settings_reach_the_measures(checkpoints, tmp_path):
     ],
 )
 def test_refusals(args, expected):
-    result = run(*args, *FEW, code=1)
+    is_wrong = args[0] == "compare" or args[-1] == "rho"  # the command line itself
+    result = run(*args, *FEW, code=2 if is_wrong else 1)
     (line,) = result.stderr.strip().splitlines()
     assert expected in line

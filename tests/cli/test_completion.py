@@ -1,17 +1,17 @@
-"""Shells are answered from a file that says what the commands say, and without torch."""
+"""Shells are offered names from a file, and do not wait for torch."""
+
+import pathlib
 
 import pytest
-import typer
 
 from light import offered
-from spiritlevel.cli import completion_index
-from spiritlevel.cli.app import app
+from spiritlevel.cli import completion
 
 
-def test_the_files_are_those_of_the_commands():
-    """If not: python -m spiritlevel.cli.completion_index."""
-    told = completion_index.files(typer.main.get_command(app))
-    assert {file: file.read_text(encoding="utf-8") for file in told} == told
+def test_the_file_has_all_measures_and_networks():
+    """If not: python -m spiritlevel.cli.completion."""
+    file = pathlib.Path(completion.__file__).with_name(completion.FILE)
+    assert file.read_text(encoding="utf-8") == completion.known()
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,10 @@ def page(path):
         ("measure", MEASURES, "curvature.trace"),
         ("audit", MEASURES, "layer_rescale"),
         ("spectrum", ("--num", "1", "--vectors", "1", "--steps", "5"), "density"),
+        ("landscape", ("--points", "3"), "random direction"),
+        ("landscape", ("--points", "3", "--dimensions", "2"), "random direction 2"),
+        ("quantize", ("--bits", "2,4", "--mean-bits", "3"), "bits per weight"),
+        ("prune", ("--share", "0.3"), "by magnitude"),
     ],
 )
 def test_a_command_writes_its_page(command, more, shown, tmp_path):

@@ -10,9 +10,7 @@ from typer.testing import CliRunner
 from spiritlevel.cli import console, pace
 from spiritlevel.cli.app import app
 from spiritlevel.ground.plain_text import cell, visible
-from spiritlevel.pages import markdown
 from spiritlevel.pages.report.markup import escape
-from spiritlevel.records.content import Cards, Text
 from spiritlevel.records.measurements import Cost, Measurement, Report
 
 MARKUP = ["sgd [/lr]", "[bold]x", "[/]", "[link=file:///etc/passwd]x", "a[", "\\[x]", ":smile:"]
@@ -101,29 +99,6 @@ def test_formulas_become_text(text):
 )
 def test_numbers_and_words_stay(value):
     assert cell(value) == value
-
-
-# -- Markdown ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("# heading", "\\# heading"),
-        ("- item", "\\- item"),
-        ("1. item", "1\\. item"),
-        ("-0.5 is the value", "\\-0.5 is the value"),
-        ("a\x1b[2Jb", "a\\\\x1b\\[2Jb"),
-        ("<b>[x](y)</b>", "&lt;b&gt;\\[x\\](y)&lt;/b&gt;"),
-        ("$x$ ~~y~~", "\\$x\\$ \\~\\~y\\~\\~"),
-    ],
-)
-def test_a_paragraph_of_markdown_is_text(text, shown):
-    assert markdown.render([Text([text])]) == [shown]
-
-
-def test_a_name_cannot_end_its_code_in_markdown():
-    assert markdown.render([Cards(["a`<b>"])]) == ["- `spiritlevel show a'<b>`"]
 
 
 def test_the_pace_is_said_once_and_only_if_it_matters(capsys):

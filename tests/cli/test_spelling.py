@@ -8,7 +8,7 @@ import pytest
 
 import spiritlevel
 from spiritlevel import cli
-from spiritlevel.cli.spelling import spell_what_cannot_be_shown, spelled
+from spiritlevel.cli.console import spell_what_cannot_be_shown, spelled
 
 SRC = pathlib.Path(spiritlevel.__file__).parent
 

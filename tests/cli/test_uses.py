@@ -24,7 +24,7 @@ def test_quantize_writes_what_was_asked_for(tmp_path):
         *("--json", paths["bits.json"], "--plot", paths["bits.png"]),
         *("--save", paths["rounded.safetensors"]),
     ).stdout
-    assert "chosen:" in shown
+    assert "Chosen:" in shown
     assert "measured" in shown
     found = Quantization.from_json(paths["bits.json"].read_text("utf-8"))
     assert found.chosen.mean_bits <= 3.0
@@ -45,7 +45,7 @@ def test_prune_writes_what_was_asked_for(tmp_path):
         *("--save", paths["pruned.safetensors"]),
     ).stdout
     assert "by magnitude" in shown
-    assert "chosen:" in shown
+    assert "Chosen:" in shown
     data = json.loads(paths["units.json"].read_text("utf-8"))
     assert data["chosen"]["by"] == "fisher"
     assert paths["units.svg"].read_text("utf-8").lstrip().startswith("<?xml")
@@ -62,8 +62,20 @@ def test_prune_tells_the_error_of_probes(monkeypatch):
     shown = run("prune", *SMALL, "--num-probes", "6", "--share", "0.4").output
     told = " ".join(shown.split())  # lines are broken at 80 columns
     assert re.search(r"head\.weight +8 .*ggn ±\d+%", shown)
-    assert re.search(r"predicted rise of the loss \S+ ± ", told)
+    assert re.search(r"predicted loss increase \S+ ± ", told)
     assert "from 6 random probes per sample" in told
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("quantize", "--mean-bits", "1"), "must be at least 2"),
+        (("quantize", "--bytes", "10"), "'bytes' must be at least"),
+    ],
+)
+def test_budgets_that_cannot_be_met(args, words):
+    result = run(args[0], *SMALL, *args[1:], code=1)
+    assert words in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -71,8 +83,6 @@ def test_prune_tells_the_error_of_probes(monkeypatch):
     [
         (("quantize", "--bits", "two"), "whole numbers with commas"),
         (("quantize", "--scheme", "rows"), "per_tensor, per_channel, per_group. Got 'rows'"),
-        (("quantize", "--mean-bits", "1"), "must be at least 2"),
-        (("quantize", "--bytes", "10"), "'bytes' must be at least"),
         (("quantize", "--save", "x.safetensors"), "needs a budget"),
         (("quantize", "--plot", "bits.gif"), ".png, .svg, .pdf"),
         (("prune", "--share", "2"), "between 0 and 1"),
@@ -81,5 +91,5 @@ def test_prune_tells_the_error_of_probes(monkeypatch):
     ],
 )
 def test_refusals(args, words):
-    result = run(args[0], *SMALL, *args[1:], code=1)
+    result = run(args[0], *SMALL, *args[1:], code=2)
     assert words in " ".join(result.stderr.split())

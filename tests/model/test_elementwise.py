@@ -1,11 +1,14 @@
 """Which tensors elementwise functions bend, and how much, against torch on the same numbers."""
 
+import math
+
+import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from spiritlevel.model.elementwise import elementwise_bends, second_derivative
+from spiritlevel.model.elementwise import bend_of, elementwise_bends
 from zoo import plain
 
 FUNCTIONS = {
@@ -58,7 +61,7 @@ def test_the_second_derivative_is_that_of_torch(name):
         signal,
         retain_graph=True,
     )
-    values = second_derivative(site, dict(zip(site.nodes, pulled, strict=True)))
+    values = bend_of(site, dict(zip(site.nodes, pulled, strict=True))).curvature
 
     start = y.detach().requires_grad_()
     (first,) = torch.autograd.grad((function(start) * signal).sum(), start, create_graph=True)
@@ -71,8 +74,78 @@ def test_that_of_tanh_is_its_closed_form():
     t = torch.tanh(plain.random(3, 2, seed=1) @ weight)
     (site,) = elementwise_bends(t, {id(weight): "w"}).sites
     (node,) = site.nodes
-    values = second_derivative(site, {node: torch.full_like(t, 3.0).detach()})
+    values = bend_of(site, {node: torch.full_like(t, 3.0).detach()}).curvature
     assert values == pytest.approx((-6 * t * (1 - t**2)).detach(), rel=1e-12)
+
+
+# -- digits where functions saturate ---------------------------------------------------------------
+
+
+def by_tanh(x, tanh):
+    return x / 2 * (1 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def logistic(x):
+    return 1 / (1 + mpmath.exp(-x))
+
+
+def softplus(x):
+    return mpmath.log1p(mpmath.exp(x)) if x <= 20 else x  # as torch has it
+
+
+SATURATED = {  # with what mpmath says of them, and whether torch keeps the input
+    "tanh": (torch.tanh, mpmath.tanh, False),
+    "tanh in place": (lambda x: torch.tanh_(x * 2.0), lambda x: mpmath.tanh(2 * x), False),
+    "a quotient": (
+        lambda x: torch.tanh(x) / (1 + x**2),
+        lambda x: mpmath.tanh(x) / (1 + x**2),
+        False,
+    ),
+    "sigmoid": (torch.sigmoid, logistic, False),
+    "silu": (F.silu, lambda x: x * logistic(x), True),
+    "silu by hand": (lambda x: x * torch.sigmoid(x), lambda x: x * logistic(x), False),
+    "gelu": (F.gelu, lambda x: x * mpmath.ncdf(x), True),
+    "gelu by tanh": (
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: by_tanh(x, mpmath.tanh),
+        True,
+    ),
+    "gelu by hand": (lambda x: by_tanh(x, torch.tanh), lambda x: by_tanh(x, mpmath.tanh), False),
+    "softplus": (F.softplus, softplus, True),
+    "log sigmoid": (F.logsigmoid, lambda x: -mpmath.log1p(mpmath.exp(-x)), True),
+    "mish": (F.mish, lambda x: x * mpmath.tanh(mpmath.log1p(mpmath.exp(x))), True),
+    "elu": (F.elu, lambda x: x if x > 0 else mpmath.expm1(x), True),
+    "softsign": (F.softsign, lambda x: x / (1 + abs(x)), True),
+    "hardswish": (F.hardswish, lambda x: x * min(max(x + 3, 0), 6) / 6, True),
+    "square": (lambda x: x * x, lambda x: x * x, True),
+}
+INPUTS = [-60, -30, -16, -8, -5, -2, -0.5, 0.5, 2, 5, 8, 16, 19, 30, 60]
+
+
+@pytest.mark.parametrize("name", SATURATED)
+def test_saturated_functions_keep_their_digits_or_say_what_is_lost(name):
+    function, exact, kept = SATURATED[name]
+    with mpmath.workdps(60):
+        truths = [
+            [mpmath.diff(exact, mpmath.mpf(x), n, h=mpmath.mpf("1e-20")) for x in INPUTS]
+            for n in (1, 2)
+        ]
+    for dtype in (torch.float32, torch.float64):
+        weight = torch.ones(1, 1, dtype=dtype, requires_grad=True)
+        outputs = function(torch.tensor(INPUTS, dtype=dtype)[:, None] @ weight)
+        (site,) = elementwise_bends(outputs, {id(weight): "weight"}).sites
+        edges = [torch.autograd.graph.GradientEdge(node, 0) for node in site.nodes]
+        ones = torch.ones_like(outputs)
+        *signals, slope = torch.autograd.grad(outputs, [*edges, site.edge], ones, retain_graph=True)
+        bend = bend_of(site, dict(zip(site.nodes, signals, strict=True)))
+        found = [(slope, bend.lost_slope), (bend.curvature, bend.lost)]
+        for truth, (values, lost) in zip(truths, found, strict=True):
+            expected = torch.tensor([float(each) for each in truth], dtype=torch.float64)[:, None]
+            allowed = 100 * torch.finfo(dtype).eps * expected.abs() + 1e-35
+            assert (values.double() - expected).abs().le(allowed + lost).all(), (name, dtype)
+        assert bool(bend.lost.any()) is not kept
+        middle = [i for i, x in enumerate(INPUTS) if abs(x) <= 2]
+        assert bend.lost[middle].max() < 100 * torch.finfo(dtype).eps  # and no more is said
 
 
 OTHERS = {

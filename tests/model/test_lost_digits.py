@@ -88,3 +88,46 @@ def test_a_network_in_float32_is_doubted_earlier():
     assert wide["curvature.trace"].status is Status.OK
     assert single["curvature.trace"].status is Status.NOT_CONVERGED
     assert "measure in float64" in single["curvature.trace"].text
+
+
+# -- saturated activations -------------------------------------------------------------------------
+
+
+def mislabelled(activation, shift, dtype):
+    """A confident network whose labels are all wrong, with its units near `shift`."""
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), activation, nn.Linear(4, 3))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+        model[0].bias.fill_(shift)
+        model[2].bias.copy_(torch.tensor([25.0, 0.0, -1.0]))
+    x = torch.randn(6, 3, generator=generator)
+    return model.to(dtype).eval(), (x.to(dtype), torch.ones(6, dtype=torch.int64))
+
+
+def first_layer(activation, shift, dtype):
+    model, data = mislabelled(activation, shift, dtype)
+    return sl.measure(model, data, measures="curvature.trace", layers="0")["curvature.trace"]
+
+
+@pytest.mark.parametrize(
+    "activation", [nn.Softplus(), nn.SiLU(), nn.LogSigmoid(), nn.Mish(), nn.GELU("tanh")], ids=str
+)
+def test_a_saturated_network_has_its_digits_in_float32(activation):
+    shift = 4.5 if isinstance(activation, nn.GELU) else 16.0
+    single, wide = (first_layer(activation, shift, d) for d in (torch.float32, torch.float64))
+    assert single.exact
+    assert wide.exact
+    assert single.value == pytest.approx(wide.value, rel=1e-5)
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh(), nn.Sigmoid()], ids=str)
+def test_what_the_forward_has_lost_is_said(activation):
+    shift = 6.0 if isinstance(activation, nn.Tanh) else 14.0
+    single, wide = (first_layer(activation, shift, d) for d in (torch.float32, torch.float64))
+    assert wide.exact
+    assert single.value != pytest.approx(wide.value, rel=1e-4)
+    assert single.status is Status.NOT_CONVERGED
+    assert "a function of single elements is so saturated that rounding may be" in single.text
+    assert first_layer(activation, 1.0, torch.float32).exact

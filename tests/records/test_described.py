@@ -13,9 +13,8 @@ from hostile.records import data, network
 from spiritlevel.cli.console import PlainConsole
 from spiritlevel.cli.tables import print_parts
 from spiritlevel.engine.weight_space.density import SpectralDensity
-from spiritlevel.pages import markdown
 from spiritlevel.pages.report.markup import table as html_table
-from spiritlevel.records.content import Column, Notes, Table, Text
+from spiritlevel.records.content import Column, Notes, Table, Text, Uncertain, number
 from spiritlevel.records.notebooks import as_html, as_text
 from spiritlevel.results import Neurons, Solution
 from spiritlevel.verbs.spectra import Spectrum
@@ -23,8 +22,8 @@ from spiritlevel.verbs.spectra import Spectrum
 VALUES = {"a.b": 0.12345678, "c.d": -98.7654321}
 COLUMNS = [
     Column("measure"),
-    Column("value", form=".6g"),
-    Column("± data", "the sampling error", form=".2g"),
+    Column("value", digits=6),
+    Column("± data", "the sampling error", digits=2),
     Column("note", kind="note"),
 ]
 LONG = "a note that is too long to stand beside its number, so that it stands below the table"
@@ -42,7 +41,6 @@ RENDERERS = {
     "text": as_text,
     "notebook": as_html,
     "terminal": printed,
-    "markdown": lambda parts: "\n".join(markdown.render(parts)),
     "page": lambda parts: re.sub('data-value="[^"]*"', "", html_table(parts[0], {})),
 }
 
@@ -52,6 +50,21 @@ def test_every_renderer_shows_the_same_digits(render):
     plain = html.unescape(render([Table(COLUMNS, ROWS)])).replace("−", "-").replace("\\", "")
     found = set(re.findall(r"-?\d+\.\d+", plain))
     assert found == NUMBERS
+
+
+DIGITS = [  # of a value and its error: two of the error, and as many of the value
+    (2528.583, 152.3, "2529", "150"),
+    (0.00123456, 0.0000789, "0.001235", "7.9e−5"),
+    (-98.76543, 0.5, "−98.77", "0.5"),
+    (3.0e7, 2.0e5, "3e7", "200000"),
+    (0.25, 4.0, "0.2", "4"),
+    (12.3456789, 0.0, "12.3457", "0"),
+]
+
+
+@pytest.mark.parametrize(("value", "error", "shown", "shown_error"), DIGITS)
+def test_a_value_has_the_digits_that_its_error_allows(value, error, shown, shown_error):
+    assert (number(Uncertain(value, error), 6), number(error, 2)) == (shown, shown_error)
 
 
 @pytest.mark.parametrize("name", ["text", "notebook", "terminal"])
@@ -111,7 +124,8 @@ def test_a_record_tells_the_same_in_a_notebook_and_at_the_prompt():
 def test_what_a_density_tells_are_the_sums_over_all_eigenvalues():
     nodes = torch.tensor([[1.0, 3.0], [2.0, 2.0]]).double()
     found = SpectralDensity(nodes, torch.full((2, 2), 0.5).double(), size=10)
-    table, _ = found.describe()
+    answer, table = found.describe()
+    assert "10 eigenvalues, as 2 random vectors with 2 products each" in answer.paragraphs[0]
     # one vector gives mean 2 and mean square 5, the other 2 and 4; half their difference is ±
     assert table.rows == [
         ["mean", 2.0, 0.0],
@@ -120,7 +134,7 @@ def test_what_a_density_tells_are_the_sums_over_all_eigenvalues():
         ["sum of squares", 45.0, 5.0],
     ]
     one_step = SpectralDensity(nodes[:1, :1], torch.ones(1, 1).double(), size=10)
-    assert [row[0] for row in one_step.describe()[0].rows] == ["mean", "sum, the trace"]
+    assert [row[0] for row in one_step.describe()[1].rows] == ["mean", "sum, the trace"]
     assert "±" not in str(one_step)
 
 
@@ -138,26 +152,26 @@ def test_the_largest_neurons_are_told_with_their_errors():
 
 def test_a_solution_tells_what_did_not_converge():
     found = Solution(torch.ones(3, 2), [1e-6, 0.25], [True, False], 4, "Raise 'max_passes'.")
-    assert [line.split() for line in str(found).splitlines()[2:4]] == [
-        *(["0", "1.0e-06", "yes"], ["1", "2.5e-01", "no"]),
-    ]
-    assert str(found).splitlines()[-2:] == [
-        *("4 products of the whole block, each a pass over the data", "Raise 'max_passes'."),
-    ]
+    answer, *lines, what_to_do = str(found).splitlines()
+    assert answer.startswith("1 of 2 columns converged, after 4 products of the whole block")
+    assert [line.split() for line in lines[3:5]] == [["0", "1e−6", "yes"], ["1", "0.25", "no"]]
+    assert what_to_do == "Raise 'max_passes'."
 
 
 def test_changes_tell_their_weights_choices_and_what_stays():
     rounded = sl.quantization(network(0), data(), bits=(2, 8), mean_bits=5.0)
-    table, uniforms, chosen, _ = rounded.describe()
+    chosen, curves, table, uniforms, _ = rounded.describe()
     for name, entries, *rises, best in table.rows:
-        assert entries == f"{rounded.sizes[name]:,}"
+        assert entries == rounded.sizes[name]
         assert rises == [rounded.of(name, bits).rise for bits in (2, 8)]
         assert best == rounded.chosen.bits[name]
     assert [row[0] for row in uniforms.rows] == ["2 bits", "8 bits"]
-    assert chosen.paragraphs == [f"chosen: {rounded.chosen.text()}"]
+    assert chosen.paragraphs == [f"Chosen: {rounded.chosen.text()}"]
+    measured = curves.series[-1]
+    assert list(measured.y) == [plan.measured_rise for plan in rounded.uniforms]
     unchecked = sl.pruning(network(0), data(), share=0.3, check=False)
     left = dataclasses.replace(unchecked, left_out={"odd": "it is used twice"})
-    table, *_, notes = left.describe()
+    _, _, table, *_, notes = left.describe()
     assert {row[0]: row[-1] for row in table.rows} == {
         name: len(gone) for name, gone in left.chosen.units.items()
     }

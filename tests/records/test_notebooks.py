@@ -62,7 +62,7 @@ def test_a_report_in_a_notebook_is_a_table(report):
     html = report._repr_html_()
     assert html.startswith("<table>")
     assert html.count("<tr>") == len(report) + 1
-    assert f"{report['relative.kappa'].value:.6g}" in html
+    assert f"{report['head.lambda_max'].value:.6g}" in html
 
 
 def test_what_comes_from_outside_is_text():

@@ -38,8 +38,12 @@ def test_it_shows_what_the_library_finds(tmp_path):
     assert found["eigenvalues"]["values"] == pytest.approx(again.values, rel=1e-9)
     assert found["eigenvalues"]["settings"]["num_samples"] == 60
     assert len(found["density"]["nodes"][0]) == 5
-    for value in again.values:
-        assert f"{value:.6g}" in done.stdout
+    table = done.stdout.partition("converged")[2].replace("−", "-")
+    rows = [line.split()[:2] for line in table.splitlines() if line.endswith("yes")]
+    for row, value in zip(rows, sorted(again.values, reverse=True), strict=True):
+        shown, error = map(float, row)
+        # two digits of the error, and six of the value at most
+        assert abs(shown - value) <= max(0.05 * error, 1e-6 * abs(value))
     assert picture.read_text().lstrip().startswith("<?xml")
 
 
@@ -60,14 +64,14 @@ def test_what_did_not_converge_is_said():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--plot", "density.bmp"], "with one of the endings .png, .svg, .pdf. Got 'density.bmp'"),
+        (["--plot", "density.bmp"], "have one of the endings .png, .svg, .pdf. Got 'density.bmp'"),
         (["--matrix", "fisher"], "must be one of hessian, ggn. Got 'fisher'"),
         (["--layers", "fc9"], "Nothing matches 'fc9'"),
     ],
 )
 def test_errors_are_one_line(arguments, text):
     done = run(*SMALL, *arguments)
-    assert done.exit_code == 1
+    assert done.exit_code == (2 if done.stderr.startswith("error: Invalid value") else 1)
     assert text in done.stderr
     assert done.stderr.count("\n") == 1
 

@@ -1,16 +1,17 @@
 """Help and completion of the laboratory's commands do not wait for torch."""
 
-import json
 import pathlib
 
 import pytest
 
 import spiritlevel_lab
 from light import ends_of, help_lines, offered, printed
-from spiritlevel.cli.commands import INDEX
+from spiritlevel.cli import completion
+from spiritlevel.cli.commands import OF_THE_LAB, ByName
+from spiritlevel_lab.population.registry import study_names
 
 HERE = pathlib.Path(spiritlevel_lab.__file__).parent
-HELP = list(help_lines(json.loads((HERE / "commands" / INDEX).read_text("utf-8"))))
+HELP = list(help_lines({name: ByName()[name] for name in OF_THE_LAB}))
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,12 @@ def test_an_import_of_torch_would_be_noticed(ends):
     # Meta-test: a command that imports it is told apart.
     assert ends["study list"] == (0, True)
     assert {"study measure --help", "watch --help", "demo --help"} <= set(HELP)
+
+
+def test_the_file_of_completion_has_all_studies():
+    """If not, write into it what `told` holds."""
+    told = completion.written(studies=dict.fromkeys(study_names(), "built in"))
+    assert (HERE / "commands" / completion.FILE).read_text("utf-8") == told
 
 
 def test_a_shell_does_not_wait_for_torch():

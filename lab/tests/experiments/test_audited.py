@@ -8,9 +8,9 @@ from torch import nn
 
 import spiritlevel as sl
 from publishing.audited import AuditRecord, audit_table, load_all, save
+from publishing.markdown import escape
 from publishing.pages import pages
 from spiritlevel import SpiritlevelError
-from spiritlevel.pages.markdown import escape
 from spiritlevel.symmetries import CONFIDENCE_ONLY
 from zoo.plain import after_training, classes, network, random
 

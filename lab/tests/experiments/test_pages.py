@@ -8,14 +8,14 @@ import xml.etree.ElementTree
 
 import pytest
 
+from publishing.markdown import escape, table
 from publishing.pages import analysed, pages, write_pages
 from publishing.recorded import Record, load, record, save
 from publishing.render import render
 from publishing.results import ScaleResult
+from publishing.series import svg
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.measures import names as measures
-from spiritlevel.pages.figures.series import svg
-from spiritlevel.pages.markdown import escape, table
 from spiritlevel.records.content import Figure, Series, Table
 from spiritlevel_lab.claims import settings
 from spiritlevel_lab.papers import find, names

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from publishing import recorded as records
-from spiritlevel.pages.figures.series import svg
+from publishing.series import svg
 from spiritlevel_lab.claims.findings import VERDICTS, every, fact
 from spiritlevel_lab.claims.scale import library_study
 from spiritlevel_lab.papers import find, names

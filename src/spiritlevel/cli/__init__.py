@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from ..ground.errors import MissingExtra, require
@@ -16,14 +15,9 @@ def main() -> None:
             require(package, what="The command line", extra="cli")
     except MissingExtra as error:
         sys.exit(_refuse(str(error)))
-    if "_SPIRITLEVEL_COMPLETE" in os.environ:
-        from .completion import complete
-
-        complete()
-        return
     with importing():
         from .app import app
-        from .spelling import spell_what_cannot_be_shown
+        from .console import spell_what_cannot_be_shown
 
     spell_what_cannot_be_shown(sys.stdout, sys.stderr)
     app()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import traceback
@@ -17,7 +18,7 @@ from ..ground.errors import SpiritlevelError
 from ..ground.plain_text import visible
 from ..ground.version import __version__
 from . import common, console
-from .commands import SETTINGS, ByName, summaries
+from .commands import SETTINGS, ByName, installed, summaries
 from .termination import INTERRUPTED, INTERRUPTION, REFUSED, TERMINATED, Termination
 
 
@@ -30,15 +31,25 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names, without importing them."""
-        return list(self.commands)
+        return installed()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """A line for each, without importing them."""
+        """A line for each, those that are not installed with what installs them."""
         known = summaries()
         room = formatter.width - 6 - max(map(len, known))
         rows = [(name, shorten(known[name], room, placeholder="...")) for name in self.commands]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; it is done as well once `| head` has read what it wanted."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return None
+        return result
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run a command and exit with its code; the installed command and tests both come here."""

@@ -37,6 +37,7 @@ def audit(
             help="exact, output_probes, sample_probes, split, hutchinson, hutch++, or auto for "
             "traces of the Hessian. Default: traces of the GGN, which need no weight probes and "
             "move alike.",
+            callback=options.among(*options.METHODS),
         ),
     ] = None,
     rtol: options.Rtol = 0.05,
@@ -47,7 +48,7 @@ def audit(
         typer.Option(
             metavar="N",
             min=1,
-            help="How often each move is made: with factors above 1, below 1, then both.",
+            help="Repetitions of each transformation, with different random factors.",
         ),
     ] = 3,
     at: options.MachineOptions,

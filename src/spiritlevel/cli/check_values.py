@@ -26,8 +26,7 @@ from ..inputs.data import digits
 from ..inputs.models import build
 from ..model.batches import map_tensors
 from ..model.host import NO_FLOAT64
-from ..records.content import Cell, Column, Table
-from ..records.measurements import VALUE
+from ..records.content import ERROR, VALUE, Cell, Column, Table
 from ..verbs import measuring as api
 from ..verbs.reference_problems import ALL
 
@@ -217,9 +216,9 @@ def device_table(rows: Iterable[Agreement]) -> Table:
     """What was expected and found, number by number."""
     columns = [
         Column("measure"),
-        Column("expected", form=VALUE),
-        Column("got", form=VALUE),
-        Column("error", form=".1e"),
+        Column("expected", digits=VALUE),
+        Column("got", digits=VALUE),
+        Column("error", digits=ERROR),
         Column("verdict", kind="word"),
     ]
     cells: list[list[Cell]] = []

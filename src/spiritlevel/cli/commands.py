@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
-import json
-import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import typer
 
 from ..ground import plugins
-from ..ground.errors import MissingExtra
+from ..ground.errors import MissingExtra, SpiritlevelError
 from . import common
 
 OWN = {
@@ -35,9 +32,6 @@ OWN = {
     "data": "data:app",
 }
 OF_THE_LAB = ("study", "watch", "demo")
-INDEX = "completion.json"  # beside the commands: what shells are offered, and a line of help
-UNKNOWN: dict[str, Any] = {"help": "", "parameters": [], "commands": {}}  # without such a file
-NOT_INSTALLED = UNKNOWN | {"help": "Not installed: pip install 'spiritlevel[lab]'."}
 SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
@@ -62,32 +56,22 @@ class ByName(Mapping[str, Any]):
 
 
 def summaries() -> dict[str, str]:
-    """The first sentence about each command, without importing them."""
-    return {name: below["help"] for name, below in index()["commands"].items()}
+    """The first sentence about each command."""
+    return {name: _summary(name) for name in ByName()}
 
 
-def index() -> dict[str, Any]:
-    """What the files say about all commands."""
-    tree: dict[str, Any] = json.loads(index_file(__name__).read_text("utf-8"))
-    for name in (*OF_THE_LAB, *_joined()):
-        tree["commands"].setdefault(name, _of_another(name))
-    return tree
+def installed() -> list[str]:
+    """The names of the commands that can be run."""
+    return [name for name in ByName() if name in OWN or name in _joined()]
 
 
-def _of_another(name: str) -> dict[str, Any]:
-    """What is known of a command that another package brings."""
-    point = _joined().get(name)
-    if point is None:
-        return NOT_INSTALLED
-    file = index_file(point.module)
-    known = json.loads(file.read_text("utf-8"))["commands"] if file.is_file() else {}
-    return dict(known.get(name, UNKNOWN))
-
-
-def index_file(module: str) -> pathlib.Path:
-    """Where the package of a command says what shells are offered."""
-    spec = importlib.util.find_spec(module)
-    return pathlib.Path(spec.origin if spec and spec.origin else ".").with_name(INDEX)
+def _summary(name: str) -> str:
+    try:
+        return str(ByName()[name].get_short_help_str(limit=300))
+    except MissingExtra:
+        return "Not installed: pip install 'spiritlevel[lab]'."
+    except SpiritlevelError as error:
+        return str(error)
 
 
 @functools.lru_cache(maxsize=1)

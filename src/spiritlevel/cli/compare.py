@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from ..ground.errors import SpiritlevelError
 from . import console, options, outputs, pace
 from .common import examples
 from .termination import INTERRUPTED
@@ -57,12 +56,12 @@ def compare(
     Leads with the order at equal confidence; --verbose shows every measure and what explains each
     difference. Ctrl-C keeps the networks measured so far, compares those, and exits with code 130.
     """
+    paths = named_paths(checkpoints)
     from ..measures.setup import Setup
     from ..verbs import comparison as comparisons
     from . import subject
 
     talk = console.talk(json)
-    paths = named_paths(checkpoints)
     measures = asked.measures or None
     arguments: dict[str, Any] = options.arguments(on, at, asked.layers, asked.head) | {
         "method": method,
@@ -134,13 +133,13 @@ def named_paths(checkpoints: list[str]) -> dict[str, str]:
         if not separator:
             name, path = pathlib.Path(given).stem, given
         if name in paths:
-            raise SpiritlevelError(
+            raise typer.BadParameter(
                 f"The name {name!r} is given to two checkpoints: {paths[name]} and {path}. Write "
                 "name=path to choose other names."
             )
         paths[name] = path
     if len(paths) < 2:
-        raise SpiritlevelError(
+        raise typer.BadParameter(
             f"A comparison needs at least two checkpoints. Got {len(paths)}. Measure a single one "
             "with `spiritlevel measure`."
         )

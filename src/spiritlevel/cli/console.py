@@ -2,10 +2,15 @@
 
 rich uses no colours if the output is not a terminal, if TERM is dumb or if NO_COLOR is set.
 `--quiet` prints only results and errors; `--verbose` adds settings, costs and times.
+
+Characters that a terminal or a pipe cannot show are spelled in ones that it can. On Windows a pipe
+takes the characters of one country, which seldom include Greek letters or a minus sign. Python then
+raises an error in the middle of a result.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import enum
 import io
@@ -14,9 +19,10 @@ import string
 import sys
 import textwrap
 import time
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -28,6 +34,54 @@ from ..ground.plain_text import visible
 
 if TYPE_CHECKING:
     from ..results import Progress
+
+
+HANDLER = "spiritlevel.spelled"
+# Where the closest letters of Unicode's own table would mislead, or there are none.
+SPELLED = {"−": "-", "–": "-", "—": "-", "⁻": "-", "─": "-", "±": "+-", "×": "x", "·": "*"}
+SPELLED |= {
+    "≤": "<=",
+    "≥": ">=",
+    "≠": "!=",
+    "≈": "~",
+    "→": "->",
+    "∞": "inf",
+    "√": "sqrt ",
+    "•": "-",
+}
+SPELLED |= {"‖": "|", "⟨": "<", "⟩": ">", "∂": "d", "∇": "grad ", "∫": "int ", "∘": "*", "⊗": "(x)"}
+SPELLED |= {"∗": "*", "÷": "/", "∑": "sum ", "∈": "in", "∼": "~", "⊤": "T", "½": "1/2", "¼": "1/4"}
+SPELLED |= {"λ": "lambda"}  # Unicode writes lamda
+
+
+def spell_what_cannot_be_shown(*streams: TextIO) -> None:
+    """From now on, such a character is spelled instead of being an error."""
+    codecs.register_error(HANDLER, _handle)
+    for stream in streams:
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        if hasattr(stream, "reconfigure") and codecs.lookup(encoding).name != "utf-8":
+            stream.reconfigure(errors=HANDLER)
+
+
+def spelled(character: str) -> str:
+    """The character in ASCII.
+
+    >>> spelled("κ"), spelled("≤"), spelled("é"), spelled("漢")
+    ('kappa', '<=', 'e', '?')
+    """
+    if character in SPELLED or unicodedata.combining(character):
+        return SPELLED.get(character, "")
+    words = unicodedata.name(character, "?").split()
+    if words[0] == "GREEK" and words[2:3] == ["LETTER"]:
+        return words[-1].lower() if words[1] == "SMALL" else words[-1].capitalize()
+    parts = unicodedata.normalize("NFKD", character)
+    return parts.encode("ascii", "ignore").decode("ascii") or "?"
+
+
+def _handle(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(spelled, error.object[error.start : error.end])), error.end
 
 
 class Volume(enum.IntEnum):
@@ -69,6 +123,10 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Let the command end, not rich, which would call it a failure."""
+        raise BrokenPipeError
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Every text comes through here, also the cells of tables."""

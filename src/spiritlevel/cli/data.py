@@ -37,7 +37,7 @@ Examples:
 )
 def list_data(json: options.Json = None) -> None:
     """List the data sets with their size, and whether they are on this machine."""
-    from ..inputs.data import CATALOGUE, data_folder
+    from ..inputs.data.catalogue import CATALOGUE, data_folder
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     table.add_column("data", no_wrap=True)

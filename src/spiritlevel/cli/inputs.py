@@ -16,7 +16,7 @@ UNITS = {"": 1, "B": 1}
 for power, letter in enumerate("KMGT", start=1):
     UNITS |= {letter: 1024**power, f"{letter}IB": 1024**power, f"{letter}B": 1000**power}
 WORDS = {"true": True, "false": False, "none": None}
-DTYPES = ("float32", "float64")
+LEAST_WITHOUT_UNIT = 1 << 20
 
 
 def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, object]:
@@ -78,33 +78,32 @@ def refuse_unread(
             )
 
 
-def parse_memory(text: str) -> int:
-    """Bytes from a number with a unit.
+def parse_size(text: str) -> int:
+    """Bytes from a number with a unit; without one, they are bytes.
 
-    >>> parse_memory("512MiB"), parse_memory("2 GB"), parse_memory("1.5g")
+    >>> parse_size("512MiB"), parse_size("2 GB"), parse_size("1.5g")
     (536870912, 2000000000, 1610612736)
     """
     size = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     num_bytes = float(size[1]) * UNITS.get(size[2].upper(), 0) if size else 0.0
     if not 1 <= num_bytes < 2**63:
         raise SpiritlevelError(
-            "The --memory must be a positive size such as 512MiB, 2GiB or a number of bytes, in "
-            f"all less than 2**63 bytes. Got {brief(text)}."
+            "A size must be positive, such as 512MiB, 2GiB or a number of bytes, in all less than "
+            f"2**63 bytes. Got {brief(text)}."
         )
     return int(num_bytes)
 
 
-def parse_dtype(text: str) -> torch.dtype:
-    """float32 or float64: curvature is measured in no other dtype."""
-    import torch
-
-    if text not in DTYPES:
+def parse_memory(text: str) -> int:
+    """The same for a limit; a bare number below 1 MiB was probably meant in another unit."""
+    num_bytes = parse_size(text)
+    if num_bytes < LEAST_WITHOUT_UNIT and text.strip()[-1].isdigit():
         raise SpiritlevelError(
-            f"The --dtype must be {' or '.join(DTYPES)}. Got {brief(text)}. "
-            "Half precision has too few digits for curvature."
+            f"A limit this small needs a unit. Got {brief(text)}, which would be {num_bytes:,} "
+            f"bytes. Write {text.strip()}MiB or {text.strip()}GiB, or {text.strip()}B if you mean "
+            "that."
         )
-    dtype: torch.dtype = getattr(torch, text)
-    return dtype
+    return num_bytes
 
 
 def parse_device(text: str) -> torch.device:

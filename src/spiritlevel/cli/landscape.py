@@ -38,10 +38,17 @@ def landscape(
     ] = None,
     directions: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="random (default) or eigen; not with --to."),
+        typer.Option(
+            metavar="NAME",
+            help="random (default) or eigen; not with --to.",
+            callback=options.among("random", "eigen"),
+        ),
     ] = None,
     dimensions: Annotated[
-        int | None, typer.Option(metavar="N", help="1 for a line, 2 for a plane.", show_default="1")
+        int | None,
+        typer.Option(
+            min=1, max=2, metavar="N", help="1 for a line, 2 for a plane.", show_default="1"
+        ),
     ] = None,
     points: Annotated[
         int | None,
@@ -83,13 +90,14 @@ def landscape(
     ] = None,
     at: options.MachineOptions,
     json: options.Json = None,
+    html: options.Html = None,
 ) -> None:
     """Evaluate the loss along a line or a plane through the weights, and draw it.
 
     With --cache, Ctrl-C keeps the finished points and the same command continues.
     """
     from ..verbs.landscape import num_points
-    from . import subject
+    from . import subject, tables
 
     talk = console.talk(json)
     loaded = subject.load(network, on, at)
@@ -111,14 +119,15 @@ def landscape(
         "cache": cache,
     }
     result = _run(loaded, arguments)
+    loaded.describe(result.settings, on.loss)
     console.note(talk)
-    for line in str(result).splitlines():
-        console.note(talk, line)
+    tables.print_parts(talk, result.describe())
     if plot is not None:
         from ..pages.figures.landscapes import landscape as draw
 
         outputs.write_figure(talk, plot, draw(result).figure)  # type: ignore[arg-type]
     outputs.write_json(talk, json, result.to_json())
+    outputs.write_html(talk, html, result)
 
 
 def _other(talk: Console, network: nn.Module, path: str) -> nn.Module:

@@ -25,7 +25,9 @@ def measure(
     asked: options.MeasureOptions,
     method: options.MethodName = "auto",
     rtol: options.Rtol = 0.05,
-    confidence: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence level of the intervals.", callback=options.SHARE)
+    ] = 0.95,
     max_passes: options.MaxPasses = 100,
     budget: options.Budget = None,
     arithmetic: options.ArithmeticName = "full",

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from ..ground.errors import SpiritlevelError, brief, require
+from ..ground.errors import SpiritlevelError, brief, require, suggestion
+from ..ground.need import Test, number, one_of, whole
 from . import completion, console, inputs
 
 Several = list[str] | None
@@ -19,11 +21,46 @@ Path = TypeVar("Path", str | None, pathlib.Path | None)
 LARGEST = 2**63 - 1  # of whole numbers that torch takes
 
 
-def _for_torch(number: int | None) -> int | None:
-    """Refuse what torch does not take; as a range of the option, all help texts would show it."""
-    if number is not None and abs(number) > LARGEST:
-        raise typer.BadParameter(f"{number} is too large for torch, which takes {LARGEST} at most.")
-    return number
+def parsed(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A callback of an option that refuses a wrong value before anything is loaded."""
+
+    def callback(value: Any) -> Any:
+        try:
+            if value is not None:
+                parse(value)
+        except SpiritlevelError as error:
+            raise typer.BadParameter(str(error)) from None
+        return value
+
+    return callback
+
+
+def within(
+    test: Test, wanted: str, then: str = "", names: Iterable[str] = ()
+) -> Callable[[Any], Any]:
+    """A callback for values that pass a test of `ground.need`."""
+
+    def check(value: Any) -> None:
+        if not test(value):
+            hint = f" {then}" if then else suggestion(value, names)
+            raise SpiritlevelError(f"It must be {wanted}. Got {brief(value)}.{hint}")
+
+    return parsed(check)
+
+
+def among(*names: str, then: str = "") -> Callable[[Any], Any]:
+    """A callback for one of several names; the error suggests one that is close."""
+    return within(one_of(names), f"one of {', '.join(names)}", then, names)
+
+
+SHARE = within(number(above=0, below=1), "a number between 0 and 1")
+ARITHMETICS = ("full", "tf32", "bf16")
+MATRICES = ("hessian", "ggn")
+METHODS = ("auto", "exact", "output_probes", "sample_probes", "split", "hutchinson", "hutch++")
+DTYPES = ("float32", "float64")
+LOSSES = ("cross_entropy", "mse", "bce")
+# As a range of the option, all help texts would show it.
+_for_torch = within(whole(), f"one that torch can hold, {LARGEST} at most")
 
 
 Model = Annotated[
@@ -37,7 +74,9 @@ Model = Annotated[
 ModelArguments = Annotated[
     Several,
     typer.Option(
-        metavar="KEY=VALUE", help="An argument of the model, such as width=16; may be repeated."
+        metavar="KEY=VALUE",
+        help="An argument of the model, such as width=16; may be repeated.",
+        callback=parsed(lambda texts: inputs.parse_pairs(texts, "--model-arg width=16")),
     ),
 ]
 Checkpoint = Annotated[
@@ -55,7 +94,12 @@ Data = Annotated[
         autocompletion=completion.data_names,
     ),
 ]
-Split = Annotated[str, typer.Option(metavar="PART", help="train, test or all.")]
+Split = Annotated[
+    str,
+    typer.Option(
+        metavar="PART", help="train, test or all.", callback=among("train", "test", "all")
+    ),
+]
 Samples = Annotated[
     int | None,
     typer.Option(
@@ -77,7 +121,9 @@ Block = Annotated[
         callback=_for_torch,
     ),
 ]
-LossName = Annotated[str, typer.Option(metavar="NAME", help="cross_entropy, mse or bce.")]
+LossName = Annotated[
+    str, typer.Option(metavar="NAME", help="cross_entropy, mse or bce.", callback=among(*LOSSES))
+]
 Layers = Annotated[
     Several,
     typer.Option(metavar="PATTERN", help="A module path, or 'head'; may be repeated."),
@@ -103,25 +149,39 @@ Options = Annotated[
     typer.Option(
         metavar="KEY=VALUE",
         help="An option of the measures, such as rho=0.1 (see `spiritlevel show`); repeatable.",
+        callback=parsed(lambda texts: inputs.parse_pairs(texts, "--option rho=0.1")),
     ),
 ]
 Rtol = Annotated[
     float,
-    typer.Option(metavar="SHARE", help="Refine estimates until they are this precise, relatively."),
+    typer.Option(
+        metavar="SHARE",
+        help="Refine estimates until they are this precise, relatively.",
+        callback=SHARE,
+    ),
 ]
 MethodName = Annotated[
     str,
-    typer.Option(help="auto, exact, output_probes, sample_probes, split, hutchinson or hutch++."),
+    typer.Option(
+        help="auto, exact, output_probes, sample_probes, split, hutchinson or hutch++.",
+        callback=among(*METHODS),
+    ),
 ]
 ArithmeticName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
         help="full, or tf32 or bf16: faster on a GPU; what that costs in accuracy is shown.",
+        callback=among(*ARITHMETICS),
     ),
 ]
 MaxPasses = Annotated[
-    int, typer.Option(metavar="N", help="Most probes per estimate; each is one pass over the data.")
+    int,
+    typer.Option(
+        metavar="N",
+        help="Most probes per estimate; each is one pass over the data.",
+        callback=within(whole(least=1), "at least 1 pass over the data"),
+    ),
 ]
 Budget = Annotated[
     float | None,
@@ -130,14 +190,26 @@ Budget = Annotated[
         help="Most forward-backwards over the data; what does not fit is left out, with its price. "
         "Default: for measures that you do not name, 20 (audit: 60), unless the network is small; "
         "inf sets no limit.",
+        callback=within(lambda value: value > 0, "a positive number"),
     ),
 ]
 Memory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Limit for working memory, such as 512MiB or 2GiB."),
+    typer.Option(
+        metavar="SIZE",
+        help="Limit for working memory, such as 512MiB or 2GiB.",
+        callback=parsed(inputs.parse_memory),
+    ),
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps.")]
-Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="float32 or float64.",
+        callback=among(*DTYPES, then="Half precision has too few digits for curvature."),
+    ),
+]
 Seed = Annotated[
     int,
     typer.Option(
@@ -159,6 +231,7 @@ Confidence = Annotated[
     typer.Option(
         metavar="SHARE",
         help="Confidence level of the intervals, between 0 and 1 (default: 0.95).",
+        callback=SHARE,
     ),
 ]
 
@@ -203,9 +276,8 @@ def drawable(plot: pathlib.Path | None) -> pathlib.Path | None:
 
         if plot.suffix[1:] not in KINDS:
             endings = ", ".join(f".{kind}" for kind in KINDS)
-            raise SpiritlevelError(
-                f"The --plot must be a file with one of the endings {endings}. "
-                f"Got {brief(str(plot))}."
+            raise typer.BadParameter(
+                f"The file must have one of the endings {endings}. Got {brief(str(plot))}."
             )
     return unwritten(plot)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..ground.errors import SpiritlevelError
 from ..ground.files import write_atomically
 from . import console, options, outputs
 from .common import examples
@@ -32,7 +31,7 @@ def report(
         pathlib.Path,
         typer.Argument(
             metavar="INPUT",
-            help="JSON written by measure, audit, compare or spectrum, or a study's folder.",
+            help="JSON that a command wrote, or a study's folder.",
         ),
     ],
     out: Annotated[
@@ -53,11 +52,11 @@ def report(
     with --overwrite.
     """
     if out == json == STANDARD_OUTPUT:
-        raise SpiritlevelError(
+        raise typer.BadParameter(
             "Only one of --out and --json can be stdout. Give a file for the other."
         )
     if out != STANDARD_OUTPUT and pathlib.Path(out).is_dir():
-        raise SpiritlevelError(
+        raise typer.BadParameter(
             f"The --out must be a file. Got the folder {out!r}. Write --out {out}/report.html."
         )
     console.free(out)
@@ -90,7 +89,7 @@ def _page(
     of_a_study = (("target", target), ("confounders", confounders), ("confidence", confidence))
     for name, value in of_a_study:
         if value is not None:
-            raise SpiritlevelError(
+            raise typer.BadParameter(
                 f"--{name} needs a study's folder. Got the file {str(source)!r}. Leave it out."
             )
     return pages.page_of(pages.read(source), title=title)

@@ -21,11 +21,17 @@ def spectrum(
     *,
     network: options.NetworkOptions,
     on: options.DataOptions,
-    matrix: Annotated[str, typer.Option(help="hessian or ggn.")] = "hessian",
+    matrix: Annotated[
+        str, typer.Option(help="hessian or ggn.", callback=options.among(*options.MATRICES))
+    ] = "hessian",
     num: Annotated[int, typer.Option(min=1, help="Eigenvalues at each end of the spectrum.")] = 3,
     rtol: Annotated[
         float,
-        typer.Option(metavar="SHARE", help="Error at which an eigenvalue counts as found."),
+        typer.Option(
+            metavar="SHARE",
+            help="Error at which an eigenvalue counts as found.",
+            callback=options.SHARE,
+        ),
     ] = 0.01,
     max_passes: Annotated[
         int,

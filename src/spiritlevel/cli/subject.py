@@ -45,7 +45,7 @@ class Subject:
         for line in self.lines:
             console.note(talk, line)
 
-    def describe(self, settings: dict[str, Any], loss: str) -> None:
+    def describe(self, settings: Any, loss: str) -> None:
         """Add to a result's settings what was measured: files, loss and accuracy.
 
         Where measuring did not yield the loss, that takes another pass over the data.
@@ -105,7 +105,7 @@ class Subject:
 
 def load(network: NetworkOptions, on: DataOptions, at: MachineOptions) -> Subject:
     """Build the network, load weights and data, and move them to the device."""
-    place, kind = inputs.parse_device(at.device), inputs.parse_dtype(at.dtype)
+    place, kind = inputs.parse_device(at.device), getattr(torch, at.dtype)
     console.details("setting", {"seed": at.seed, "device": place, "batch_size": on.batch_size})
     model, checkpoint, given = network.model, network.checkpoint, network.model_arg or []
     built = build(model, seed=at.seed, **inputs.parse_pairs(given, "--model-arg width=16"))

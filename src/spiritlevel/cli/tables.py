@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records import content
-from ..records.measurements import SHORT
 from ..records.notebooks import shown_rows
 from ..results import Measurement, Report, Status
 from .console import note, show, tell
@@ -31,16 +30,20 @@ def print_parts(
     console: Console, parts: Iterable[content.Part], *, styles: Mapping[str, str] | None = None
 ) -> None:
     """Print what a record tells, blank lines between its parts; `styles` are those of words."""
-    shown = [part for part in parts if not isinstance(part, content.Text) or part.paragraphs]
-    for place, part in enumerate(shown):
-        if place and not isinstance(part, content.Notes):
-            console.print()
+    apart = False
+    for part in parts:  # pictures and cards are for pages
         if isinstance(part, content.Notes):
             _print_notes(console, part)
-        elif isinstance(part, content.Table):
-            _print_table(console, part, styles or {})
-        elif isinstance(part, content.Text):
-            _print_text(console, part)
+        elif isinstance(part, content.Table) or (
+            isinstance(part, content.Text) and part.paragraphs
+        ):
+            if apart:
+                console.print()
+            if isinstance(part, content.Table):
+                _print_table(console, part, styles or {})
+            else:
+                _print_text(console, part)
+            apart = True
 
 
 def _print_text(console: Console, part: content.Text) -> None:
@@ -170,4 +173,4 @@ def distinct_columns(
 
 
 def _cell(m: Measurement) -> str:
-    return f"{m.value:{SHORT}}{'' if m.exact else INEXACT}"
+    return f"{content.number(m.with_errors, content.SHORT)}{'' if m.exact else INEXACT}"

@@ -73,7 +73,7 @@ class DiagonalSweep(Sweep):
         zeros = {"dtype": torch.float64, "device": surface.device}
         self.totals: list[Entries] = [
             {name: torch.zeros(p.shape, **zeros) for name, p in surface.parameters.items()}  # type: ignore[call-overload]
-            for _ in (range(1 + elements) if probes is None else probes.streams)
+            for _ in (range(1 + 2 * elements) if probes is None else probes.streams)
         ]
 
     def new_rows(self, num_samples: int) -> ChunkRows:
@@ -131,10 +131,10 @@ def ggn_diagonal(workspace: Workspace, least_probes: int, *, whole: bool = False
         name: mean_of([draw[name] / total for draw in sweep.totals], drawn=probes is not None)
         for name in surface.parameters
     }
-    if sweep.elements is not None and complete:  # the last of them is what elements add
-        ggn, added = sweep.totals
+    if sweep.elements is not None and complete:  # the last two are what elements add
+        ggn, checked, rest = sweep.totals
         entries = {
-            name: Entry((ggn[name] + added[name]) / total, entry.variance)
+            name: Entry((ggn[name] + checked[name] + rest[name]) / total, entry.variance)
             for name, entry in entries.items()
         }
     doubts = doubts_about(sweep, workspace.seed, chunk)

@@ -64,6 +64,7 @@ class MeasuringPlan:
     num_columns: int
     num_elements: int  # columns of elementwise functions that would complete the GGN; 0 if none
     element_passes: float  # passes that these take; infinite where they would not do
+    element_probe: float  # passes that random signs of all of them take
     footprint: Footprint  # of all columns
     probe_footprint: Footprint  # of one output probe
 
@@ -144,7 +145,7 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Me
         operations = {name for u in recorded.uses if u.is_operation for name in u.names.values()}
         edges = {use.edge.node for use in recorded.uses if use.edge is not None}
         elementwise = elementwise_bends(outputs, names, counted=edges)
-        num_elements, element_passes = work_of_sites(elementwise, names, generic, len(outputs))
+        num_elements, *element_passes = work_of_sites(elementwise, names, generic, len(outputs))
 
         def footprint_of(columns: int) -> Footprint:
             return footprint(
@@ -168,7 +169,8 @@ def make_plan(surface: Surface, *, kappa: bool = False, memories: int = 1) -> Me
             operations=frozenset(operations),
             bent=frozenset(elementwise.bends),
             num_elements=num_elements,
-            element_passes=element_passes,
+            element_passes=element_passes[0],
+            element_probe=element_passes[1],
             heads=find_heads(recorded.uses, outputs, surface.loss.positions(outputs, targets)),
             vectorize=vectorize,
             repeats=repeats,
@@ -255,6 +257,7 @@ def make_head_plan(surface: Surface) -> MeasuringPlan:
             num_columns=surface.loss.num_columns(outputs, targets),
             num_elements=0,
             element_passes=math.inf,
+            element_probe=math.inf,
             footprint=without_sweep,
             probe_footprint=without_sweep,
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 
 from ..model.batches import num_samples, total_samples
 from ..records.content import Part, Text
 from ..records.measurements import Cost
-from ..records.notebooks import Described
+from ..records.notebooks import Shown
 from .data_pass import Needs
 from .memory import LEAST, bytes_of_product, graphs_fit
 from .prices import Prices
@@ -30,9 +31,11 @@ PILOT = Cost(forwards=1, backwards=1, products=SampleProbes.pilot)
 GRADIENT_VECTORS = 2  # as large as the weights: those that were moved, and a gradient or a place
 
 
-@dataclasses.dataclass(frozen=True)
-class Preflight(Described):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Preflight(Shown):
     """What a measurement would cost, before it is started."""
+
+    HEADING: ClassVar = "What the measurement would take"
 
     cost_per_sample: Cost
     num_columns: int

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from ..records.measurements import Cost
 from .estimate import Estimate
+from .purse import PRODUCT
 from .sweep.sums import Factors
 from .weight_space.chunk_products import Operator
 
@@ -18,6 +19,7 @@ class AbstractRowProbes(abc.ABC):
     glance: int  # probes of each operator that show a large difference between them
     pilot: int  # probes before the first look
     least: int  # probes at a time
+    price = PRODUCT  # of a probe, in forward-backwards
     cost: Cost
     few = False  # too few of them for a choice by their spread
 

@@ -1,12 +1,12 @@
 """Choose how a trace, κ or ρ is computed, and spend probes on it until it is precise enough.
 
 Rows are parameters (trace) or layers (κ, ρ). The sweep gives their GGN values, exactly or by output
-probes. Where the certificate holds, these are the Hessian's values. For the other rows the residual
-H − GGN is estimated with probes: with sample probes in a large network, with weight probes in a
-small one or where these do not apply. If a few probes of both show that the residual varies as much
-as the Hessian itself, as it does far from a minimum, the Hessian is probed instead. If nearly all
-weights of a large network bend, it is probed first, and the sweep may be needless. In a tiny
-network a product with every direction costs less than the probes, and is exact.
+probes, and the Hessian's where the certificate holds. For the other rows the residual H − GGN is
+estimated with sample probes in a large network, with weight probes in a small one or where these do
+not apply. If a few of both show that the residual varies as much as the Hessian itself, as it does
+far from a minimum, the Hessian is probed instead. If nearly all weights of a large network bend, it
+is probed first, and the sweep may be needless. Where elementwise functions alone bend them, probes
+of these take over if that costs less. In a tiny network a product with every direction does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 from ..ground.errors import NotApplicable
 from .data_pass import NEEDS
+from .element_probes import instead_of
 from .estimate import Estimate
 from .precision import Precision
 from .prices import first_sample_probes
@@ -232,6 +233,10 @@ class RowProbing:
 
     def _refine(self, operator: Operator) -> None:
         self.operator = operator
+        rows = self.workspace, self.kind, self.of_probed(self.whole)
+        if found := instead_of(self._probes, operator, self.draws(), *rows):
+            self.probes, self.operator, self.compared = found, "residual", found.compared
+            self._sweep(self.precision.rtol / 2)
         refine(self.draws(), self.precision)
 
     def _draw_pilot(self, operator: Operator) -> None:
@@ -301,7 +306,7 @@ class RowDraws(AbstractDraws):
     def __init__(self, rows: RowProbing, operator: Operator, added: float = 0.0) -> None:
         assert rows.probes is not None
         self.rows, self.operator, self.probes = rows, operator, rows.probes
-        self._added = added
+        self._added, self.price = added, self.probes.price
         self.pilot, self.least = self.probes.pilot, self.probes.least
         # where groups of samples differ, a forward finds them, and each rounds its number up
         self.price_of_stage = PASS + 1 / 3 + PRODUCT

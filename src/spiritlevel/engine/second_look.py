@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,10 +20,11 @@ from torch import Tensor
 from ..math.curvature import scaled_to_one
 from ..model.batches import BatchLocation
 from ..model.elementwise import elementwise_bends
+from ..model.losses.callable_loss import NO_SECOND_DERIVATIVE
 from ..model.surface import Surface
 from ..records.measurements import Cost
 from .sweep.backward import Sweep
-from .sweep.elements import columns_of_sites
+from .sweep.elements import SiteColumns, columns_of_sites
 from .sweep.pulling import Root, Scaled
 from .sweep.witnesses import Witness
 from .weight_space import trusted_derivatives
@@ -75,19 +76,22 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
     return doubts
 
 
-def _columns(sweep: Sweep, outputs: Tensor, targets: Tensor) -> Iterator[tuple[Root, Scaled]]:
-    """The factor columns of one sample, with the tensors that they are cotangents of."""
+def _columns(sweep: Sweep, outputs: Tensor, targets: Tensor) -> Iterator[Scaled]:
+    """The factor columns of one sample at its outputs."""
     curvature = sweep.surface.loss.curvature(outputs.detach().double(), targets)
     for column, sign in curvature.columns():
         unit, size = scaled_to_one(column)
         unit = unit.to(outputs.dtype).reshape(outputs.shape)
-        yield outputs, (unit, sign * size.squeeze(1).square())
-    if sweep.elements is not None:
-        sites = elementwise_bends(outputs, sweep.names).sites
-        for columns in columns_of_sites(sweep.surface, outputs, targets, sites):
-            if columns is not None:
-                for scaled in columns.columns():
-                    yield columns.site.edge, scaled
+        yield unit, sign * size.squeeze(1).square()
+
+
+def _sites(sweep: Sweep, outputs: Tensor, targets: Tensor) -> list[SiteColumns]:
+    """The columns of elementwise functions in one sample."""
+    if sweep.elements is None:
+        return []
+    sites = elementwise_bends(outputs, sweep.names).sites
+    found = columns_of_sites(sweep.surface, outputs, targets, sites)
+    return [columns for columns in found if columns is not None]
 
 
 def _alone(sweep: Sweep, witness: Witness) -> dict[str, str]:
@@ -123,9 +127,15 @@ _Term = tuple[tuple[str, str], Tensor]  # kind of row and row, and what a column
 def _terms(
     sweep: Sweep, witness: Witness, outputs: Tensor, targets: Tensor
 ) -> Iterator[list[_Term]]:
-    """What all columns add, many at a time, so that a GPU need not wait for each."""
+    """What columns add, many at a time, so that a GPU need not wait for each.
+
+    All of the outputs, and of the elements those that the sweep has for this purpose.
+    """
     terms: list[_Term] = []
-    for root, column in _columns(sweep, outputs, targets):
+    roots: list[tuple[Root, Iterable[Scaled]]] = [(outputs, _columns(sweep, outputs, targets))]
+    for site in _sites(sweep, outputs, targets):
+        roots.append((site.site.edge, site.columns(checked=True)))
+    for root, column in ((root, column) for root, columns in roots for column in columns):
         terms += _terms_of_column(sweep, witness, root, column)
         if len(terms) >= AT_ONCE:
             yield terms
@@ -180,10 +190,13 @@ def _quadratic_forms(sweep: Sweep, witness: Witness, names: list[str], seed: int
         for name in names
     ]
     forms = [0.0] * len(names)
-    for root, (unit, factor) in _columns(sweep, outputs, targets):
-        for i, gradient in enumerate(surface.pull(root, unit, parameters, num_samples=1)):
+    for unit, factor in _columns(sweep, outputs, targets):
+        for i, gradient in enumerate(surface.pull(outputs, unit, parameters)):
             if gradient is not None:
                 forms[i] += float(factor) * float((gradient * along[i]).sum()) ** 2
+    for columns in _sites(sweep, outputs, targets):
+        for i, (parameter, v) in enumerate(zip(parameters, along, strict=True)):
+            forms[i] += _form_of_site(surface, columns, parameter, v)
     doubts = {}
     added = " and the bends of elementwise functions say" if sweep.elements else " says"
     says = f"the Gauss–Newton matrix{added}"
@@ -201,6 +214,34 @@ def _quadratic_forms(sweep: Sweep, witness: Witness, names: list[str], seed: int
                 f"{form:.4g}"
             )
     return doubts
+
+
+def _form_of_site(surface: Surface, columns: SiteColumns, parameter: Tensor, v: Tensor) -> float:
+    """Σ over the elements of c × (how fast each moves along v)².
+
+    The gradient is linear in what is pulled, so its derivative tells how fast all of them move.
+    """
+    site = columns.site
+    u = torch.zeros(site.shape, dtype=site.dtype, device=v.device, requires_grad=True)
+    surface.cost += Cost(products=1)
+    try:
+        with torch.enable_grad():
+            edges: list[Any] = [site.edge]
+            (pulled,) = torch.autograd.grad(
+                edges, [parameter], [u], create_graph=True, allow_unused=True
+            )
+            if pulled is None:
+                return 0.0
+            (moves,) = torch.autograd.grad((pulled * v).sum(), u)
+        return float((columns.weights * moves.double().take(columns.places).square()).sum())
+    except RuntimeError as error:  # an embedding bag has no such derivative
+        if not any(text in str(error) for text in NO_SECOND_DERIVATIVE):
+            raise
+    total = 0.0
+    for unit, factor in (each for part in (True, False) for each in columns.columns(checked=part)):
+        (gradient,) = surface.pull(site.edge, unit, [parameter], num_samples=1)
+        total += 0.0 if gradient is None else float(factor) * float((gradient * v).sum()) ** 2
+    return total
 
 
 def _slopes(

@@ -5,9 +5,9 @@ that meets no other kind of bend has the Hessian
 
     GGN + Σ over sites of Jᵀ diag(c) J,   c = Σ over functions of φ''(y) ∘ ∂ℓ/∂φ(y),
 
-with J the Jacobian of the site in the parameter. φ'' is the derivative of what autograd recorded:
-no formula of any function stands here. So x · sigmoid(x), x / (1 + |x|) and an activation written
-out in several operations are one function of their site like any other.
+with J the Jacobian of the site in the parameter. φ'' is the derivative of what autograd recorded.
+So x · sigmoid(x), x / (1 + |x|) and an activation written out in several operations are one
+function of their site like any other. Formulas stand in for torch's only where these lose digits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch.autograd.graph import GradientEdge
 
 from .linearity import bending_nodes, note_reasons, operation_of
 from .node_results import result_of
+from .saturation import saturating
 
 # Older versions do not start a backward in the middle of a graph.
 STARTS_ANYWHERE = torch.__version__ >= torch.torch_version.TorchVersion("2.5")
@@ -116,15 +117,35 @@ def _start(node: Any, starts: dict[Place, Place]) -> Place | None:
     return start if same and here.dtype.is_floating_point else None
 
 
-def second_derivative(site: Site, signals: dict[Any, Tensor]) -> Tensor:
-    """Σ over the site's functions of φ'' ∘ signal, in its shape; signals are by node.
+@dataclasses.dataclass(frozen=True)
+class Bend:
+    """How much the functions of a site bend, and what of that may be rounding."""
+
+    curvature: Tensor  # Σ φ'' ∘ signal, float64, in the shape of the site
+    lost: Tensor  # how far rounding may be off in it
+    lost_slope: Tensor  # and in Σ φ' ∘ signal, which columns of later sites pass
+
+
+def bend_of(site: Site, signals: dict[Any, Tensor]) -> Bend:
+    """Sums over the site's functions, each with its signal.
 
     A function of several arguments, each of which follows from an element y of the site, has
     φ'' = Σ_j d(∂φ/∂x_j)/dy · dx_j/dy, to which ∂φ/∂x_j · d²x_j/dy² of other nodes add up.
     """
-    terms = []
+    zero = torch.zeros(site.shape, dtype=torch.float64, device=next(iter(signals.values())).device)
+    found = Bend(zero, zero, zero)
     for node, signal in signals.items():
-        ones = torch.ones_like(signal)
+        ones, signal = torch.ones_like(signal), signal.double()
+        if (known := saturating(node)) is not None:
+            inner = _along(site, GradientEdge(*node.next_functions[0]), ones)
+            if inner is not None:
+                along, size = inner.double(), (signal * inner).abs()
+                found = Bend(
+                    found.curvature + signal * known.second * along.square(),
+                    found.lost + known.lost_of_second * size * along.abs(),
+                    found.lost_slope + known.lost_of_first * size,
+                )
+            continue
         with torch.enable_grad():
             slopes = node(ones)
         slopes = slopes if isinstance(slopes, tuple) else (slopes,)
@@ -134,8 +155,9 @@ def second_derivative(site: Site, signals: dict[Any, Tensor]) -> Tensor:
             bend = _along(site, slope, ones)
             inner = _along(site, GradientEdge(*place), ones)
             if bend is not None and inner is not None:
-                terms.append(signal.double() * bend.double() * inner.double())
-    return sum(terms, start=torch.zeros((), dtype=torch.float64)).expand(site.shape)
+                added = signal * bend.double() * inner.double()
+                found = dataclasses.replace(found, curvature=found.curvature + added)
+    return found
 
 
 def _along(site: Site, result: Tensor | GradientEdge, ones: Tensor) -> Tensor | None:

@@ -1,7 +1,7 @@
 """What records tell of themselves, and what pages consist of: plain data.
 
-It is shown as text and in notebooks (`notebooks`), in a terminal (`cli/tables`), as Markdown
-(`pages/markdown`) and as HTML (`pages/report`), with the same digits everywhere.
+It is shown as text and in notebooks (`notebooks`), in a terminal (`cli/tables`) and as HTML
+(`pages/report`), with the same digits everywhere: those of `number`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,51 @@ from .reading import UNSAVED
 
 FORMAT = "spiritlevel-page-1"
 ENOUGH = 4  # marks for a line through them
+MINUS = "−"
+VALUE, SHORT = 6, 4  # digits of a value, and of one among many: of layers, of networks
+ERROR = 2
+
+
+class Uncertain(float):
+    """A value that knows its error, which says how many of its digits are shown."""
+
+    error: float
+
+    def __new__(cls, value: float, *errors: float | None) -> Uncertain:
+        """`errors` are independent; those that are not known do not count."""
+        found = super().__new__(cls, value)
+        found.error = math.hypot(*(error or 0.0 for error in errors))
+        return found
+
+
+def number(value: float, digits: int | None = None) -> str:
+    """With so many digits, else with four, or as they read best; no more than its error allows.
+
+    Whole numbers have all of their digits.
+
+    >>> number(0.123456), number(-1234567.0), number(12345.6), number(2.0), number(-0.00001)
+    ('0.1235', '−1.235e6', '12345.6', '2', '−1e−5')
+    >>> number(12345.6, 2), number(0.12345678, 6), number(math.inf), number(5120000)
+    ('12000', '0.123457', '∞', '5,120,000')
+    >>> number(Uncertain(2528.583, 152.3), 6), number(Uncertain(0.2345678, 0.03125), 6)
+    ('2529', '0.235')
+    """
+    if isinstance(value, int):
+        return (f"{value:,}" if abs(value) >= 10_000 else str(value)).replace("-", MINUS)
+    if not math.isfinite(value):
+        return "nan" if math.isnan(value) else "∞" if value > 0 else f"{MINUS}∞"
+    size, error = abs(value), getattr(value, "error", 0.0)
+    digits = digits or (VALUE if 1e4 <= size < 1e6 else SHORT)
+    if size and 0 < error < math.inf:
+        before = math.floor(math.log10(size)) + 1  # the point
+        known = before - math.floor(math.log10(error)) - 1 + ERROR
+        digits = min(digits, max(known, before if size < 1e6 else 1, 1))
+    shown = f"{value + 0.0:.{digits}g}"  # + 0.0: no minus before a zero
+    if "e" in shown:
+        mantissa, exponent = shown.split("e")
+        is_plain = 1 <= abs(float(shown)) < 1e6
+        shown = f"{float(shown):.0f}" if is_plain else f"{mantissa}e{int(exponent)}"
+    return shown.replace("-", MINUS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +97,14 @@ class CorrelationCell:
     @property
     def shown(self) -> str:
         """The value without its interval."""
-        return f"{self.value:+.2f}".replace("-", "−")
+        return f"{self.value:+.2f}".replace("-", MINUS)
 
     @property
     def interval(self) -> str:
         """Both ends; "" where there is no interval."""
         if math.isnan(self.low) or math.isnan(self.high):
             return ""
-        return f"[{self.low:+.2f}, {self.high:+.2f}]".replace("-", "−")
+        return f"[{self.low:+.2f}, {self.high:+.2f}]".replace("-", MINUS)
 
 
 # None is shown as a dash and sorted last.
@@ -78,30 +123,19 @@ class Column:
     title: str
     help: str = ""  # on a page: shown when the title is pointed at or focused
     # How it is shown, which is not written with a page.
-    form: str = dataclasses.field(default="", metadata=UNSAVED)  # of its floats, as in ".6g"
+    digits: int | None = dataclasses.field(default=None, metadata=UNSAVED)  # of its floats
     kind: Kind = dataclasses.field(default="number", metadata=UNSAVED)
     # Where there is little room, columns of one group are shown without those of others, and wide
     # columns are left out.
     group: str = dataclasses.field(default="", metadata=UNSAVED)
     wide: bool = dataclasses.field(default=False, metadata=UNSAVED)
 
-    def shown(self, value: float) -> str:
-        """A float in this column, in text."""
-        return f"{value:{self.form or '.4g'}}"
-
-    @property
-    def digits(self) -> int | None:
-        """How many digits its floats have; None where every renderer decides."""
-        if not self.form:
-            return None
-        return int(self.form[1:-1]) + (self.form[-1] == "e")
-
 
 @dataclasses.dataclass(frozen=True)
 class Table:
     """Rows under headings; a cell that has an interval shows it as well.
 
-    A table on an HTML page needs an `id`, the anchor that leads to it.
+    On an HTML page its `id` is the anchor that leads to it.
     """
 
     columns: Sequence[str | Column]

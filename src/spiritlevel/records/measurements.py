@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from ..ground.errors import SpiritlevelError, require
 from ..ground.plain_text import visible
-from .content import Column, Notes, Part, Table
+from .content import ERROR, VALUE, Column, Notes, Part, Table, Uncertain, number
 from .notebooks import Shown
 from .reading import Misread, Plain, Saved, read_settings
 
@@ -24,9 +24,6 @@ MOST_NAMES = 3  # of measures in a line below the table
 NEED = re.compile(r"The measure '[^']+' needs ((?:[^.:]|[.:](?! ))+)")  # how an error begins
 PRICE = re.compile(r"would cost about (\S+) (forward-backwards), .* the budget of (\S+)\. ")
 SAMPLING_ERROR = "the sampling error: how much other data would change the value"
-VALUE, ERROR = ".6g", ".2g"  # the digits of a value and of its error
-RESIDUAL = ".1e"
-SHORT = ".4g"  # the digits of a value among many: of layers, of networks, under moves
 NONFINITE_TEXT = (
     "The value is not a finite number: it overflows, or the loss does. Measure in float64, or look "
     "at the network's outputs."
@@ -82,9 +79,9 @@ class Cost:
         """As text, in passes over a data set of `num_samples`."""
         parts = []
         for name, count in dataclasses.asdict(self).items():
-            number = f"{count / num_samples:.3g}"
+            times = number(count / num_samples, 3)
             if count:
-                parts.append(f"{number} {name.removesuffix('s') if number == '1' else name}")
+                parts.append(f"{times} {name.removesuffix('s') if times == '1' else name}")
         return ", ".join(parts) or "nothing"
 
 
@@ -132,7 +129,12 @@ class Measurement(Plain):
 
     def __repr__(self) -> str:
         text = f", {self.text}" if self.text else ""
-        return visible(f"Measurement({self.name} = {self.value:{VALUE}}, {self.mark}{text})")
+        return visible(f"Measurement({self.name} = {number(self.value, VALUE)}, {self.mark}{text})")
+
+    @property
+    def with_errors(self) -> Uncertain:
+        """The value, for showing it with the digits that all of its errors allow."""
+        return Uncertain(self.value, self.stderr, self.residual, self.data_stderr)
 
     @property
     def mark(self) -> str:
@@ -143,7 +145,7 @@ class Measurement(Plain):
         if error is None or self.status is Status.NOT_CONVERGED:
             return self.status.value
         ggn = "ggn " if self.status is Status.GGN else ""
-        return f"{ggn}± {error:{ERROR}}"
+        return f"{ggn}± {number(error, ERROR)}"
 
     def check_parts(self) -> None:
         """Refuse what no measurement can be: it was edited, or damaged."""
@@ -188,7 +190,7 @@ class Report(Shown, Saved, Mapping[str, Measurement]):
         return len(self.measurements)
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={m.value:.4g}" for name, m in list(self.items())[:3])
+        values = ", ".join(f"{name}={number(m.value)}" for name, m in list(self.items())[:3])
         more = f", and {len(self) - 3} more" if len(self) > 3 else ""
         return visible(f"Report({values}{more}; {self.settings['num_samples']} samples)")
 
@@ -196,12 +198,12 @@ class Report(Shown, Saved, Mapping[str, Measurement]):
         """A row for each measure, and what was counted."""
         columns = [
             Column("measure"),
-            Column("value", form=VALUE),
-            Column("± data", SAMPLING_ERROR, form=ERROR),
+            Column("value", digits=VALUE),
+            Column("± data", SAMPLING_ERROR, digits=ERROR),
             Column("", kind="mark"),
             Column("note", kind="note"),
         ]
-        rows = [[name, m.value, m.data_stderr, m.mark, m.text] for name, m in self.items()]
+        rows = [[name, m.with_errors, m.data_stderr, m.mark, m.text] for name, m in self.items()]
         count = int(self.settings["num_samples"])
         return [Table(columns, rows), Notes(self.cost.passes(count), count, self._remarks())]
 

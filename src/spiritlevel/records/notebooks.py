@@ -10,12 +10,12 @@ import abc
 import html
 import os
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ..ground import plugins
 from ..ground.errors import SpiritlevelError
 from ..ground.plain_text import visible
-from .content import Cell, Column, Notes, Part, Table, Text
+from .content import Cell, Column, Notes, Part, Table, Text, number
 
 SHORT_NOTE = 40  # characters that stand beside a number; longer notes stand below the table
 
@@ -35,22 +35,27 @@ def register_page_writer(writer: PageWriter) -> None:
     _writers[:] = [writer]
 
 
-class Described(abc.ABC):
+class Shown(abc.ABC):
     """A record that tells its content once; whoever shows it renders that."""
+
+    HEADING: ClassVar[str]  # of its page
 
     @abc.abstractmethod
     def describe(self) -> list[Part]:
-        """Tables, sentences, and notes on how they came about."""
+        """Sentences, tables, pictures, and notes on how they came about.
+
+        A text that stands first is the answer: a page leads with its first sentence.
+        """
+
+    def __repr__(self) -> str:
+        first = str(self).partition("\n")[0].rstrip(".")
+        return f"{type(self).__name__}({first})"
 
     def __str__(self) -> str:
         return as_text(self.describe())
 
     def _repr_html_(self) -> str:
         return as_html(self.describe())
-
-
-class Shown(Described):
-    """A record that can be written as a page."""
 
     def to_html(self, path: str | os.PathLike[str] | None = None, *, title: str = "") -> str:
         """The record as one self-contained page; written to `path`, if one is given.
@@ -107,7 +112,7 @@ def cell_text(cell: Cell, column: Column) -> str:
         return ""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return column.shown(cell) if isinstance(cell, float) else str(cell)
+    return number(cell, column.digits) if isinstance(cell, int | float) else str(cell)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> str:
@@ -150,10 +155,10 @@ def _lines(part: Part) -> list[str]:
 
 
 def _sentences(part: Part) -> list[str]:
+    """Of texts and notes; pictures and cards are for pages."""
     if isinstance(part, Notes):
         return part.sentences
-    assert isinstance(part, Text)  # pictures and cards are for pages
-    return list(part.paragraphs)
+    return list(part.paragraphs) if isinstance(part, Text) else []
 
 
 def _html(part: Part) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,9 @@ from ..model.linearity import bends
 from ..model.model_state import twice_differentiable
 from ..model.output_checks import refuse_unless_counted
 from ..model.surface import Surface
-from ..records.content import Notes, Part, Text
+from ..records.content import VALUE, Notes, Part, Text, number
 from ..records.measurements import Cost
-from ..records.notebooks import Described
+from ..records.notebooks import Shown
 from .operator.curvature_operator import KIND, Kind, check_kind, matrix_of
 
 if TYPE_CHECKING:
@@ -39,13 +39,15 @@ MOST_ENTRIES = 4096  # of an output, each of which takes a product where the net
 GRAPH_FACTOR = 4  # memory of a gradient's graph, relative to a forward
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ActivationCurvature(Described):
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ActivationCurvature(Shown):
     """The diagonal of the Hessian or GGN of every sample's own loss in one layer's output.
 
     The numbers are exact up to round-off. A channel's number is the sum over its positions: the
     pixels of a feature map, the tokens of a sequence.
     """
+
+    HEADING: ClassVar = "Curvature in a layer's output"
 
     layer: str
     kind: Kind
@@ -79,11 +81,11 @@ class ActivationCurvature(Described):
     def describe(self) -> list[Part]:
         """The trace, the channels that have most of it, and what was counted."""
         order = self.channels.argsort(descending=True)[:5].tolist()
-        largest = ", ".join(f"{i}: {float(self.channels[i]):.3g}" for i in order)
+        largest = ", ".join(f"{i}: {number(float(self.channels[i]), 3)}" for i in order)
         count = int(self.settings["num_samples"])
         matrix = "Hessian" if self.kind == "hessian" else "GGN"
         lines = [
-            f"{self.layer}: trace of the {matrix} in its output {self.trace:.6g}, exact",
+            f"{self.layer}: trace of the {matrix} in its output {number(self.trace, VALUE)}, exact",
             f"{len(self.channels)} channels, largest {largest}",
         ]
         return [Text(lines), Notes(self.cost.passes(count), count)]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -22,11 +23,12 @@ from ..engine.workspace import Workspace
 from ..ground.errors import SpiritlevelError
 from ..model.losses import CrossEntropy
 from ..model.weight_matrices import WeightMatrix
-from ..records.content import Notes, Part, Text
+from ..records.content import ERROR, Figure, Notes, Part, Series, Table, Text, Uncertain, number
 from ..records.measurements import Cost
-from ..records.notebooks import Described
+from ..records.notebooks import Shown
 from ..records.reading import Plain, Saved
 
+INCREASE = 3  # digits of an increase of the loss
 Choice = TypeVar("Choice", bound="AbstractChoice")
 Record = TypeVar("Record", bound="AbstractChanges[Any]")
 
@@ -102,6 +104,7 @@ class WeightChanges:
 class AbstractChoice(Plain, abc.ABC):
     """Changes that are made together, and what they do to the loss: a plan of bits, say."""
 
+    rise: float | None  # predicted increase of the loss
     measured_rise: float | None  # of the loss, on the same data
     measured_error: float | None  # the share of wrong predictions
 
@@ -109,21 +112,43 @@ class AbstractChoice(Plain, abc.ABC):
     def text(self) -> str:
         """One line about it."""
 
+    @property
+    def increase(self) -> float:
+        """Of the loss: measured, or predicted where that was not asked for."""
+        known = (self.measured_rise, self.rise, math.nan)
+        return next(each for each in known if each is not None)
+
+
+def increases(
+    x_label: str, title: str, lines: Mapping[str, Iterable[tuple[float, float | None]]]
+) -> Figure:
+    """Curves of the loss increase through the points where it is known."""
+    known = {name: [(x, y) for x, y in line if y is not None] for name, line in lines.items()}
+    series = [
+        Series(name, [x for x, _ in points], [y for _, y in points])
+        for name, points in known.items()
+        if points
+    ]
+    return Figure(x_label, "loss increase", series, id="increases", title=title)
+
 
 def choice_text(what: str, *rises: tuple[str, float | None, float | None]) -> str:
-    """What was chosen, and each rise of the loss: how it is called, its value if known, its error.
+    """What was chosen, and each loss increase: how it is called, its value if known, its error.
 
-    >>> choice_text("3 units", ("predicted rise", 0.1234, 0.05), ("alone", None, None))
-    '3 units; predicted rise 0.123 ± 0.05'
+    >>> choice_text("3 units", ("predicted increase", 0.1234, 0.05), ("alone", None, None))
+    '3 units; predicted increase 0.123 ± 0.05'
     """
-    parts = [what]
-    for name, value, stderr in rises:
-        if value is not None:
-            parts.append(f"{name} {value:.3g}" + ("" if stderr is None else f" ± {stderr:.1g}"))
-    return "; ".join(parts)
+    known = [
+        (name, Uncertain(value, error), error) for name, value, error in rises if value is not None
+    ]
+    said = [
+        f"{name} {number(value, INCREASE)}" + (f" ± {number(error, ERROR)}" if error else "")
+        for name, value, error in known
+    ]
+    return "; ".join([what, *said])
 
 
-class AbstractChanges(Described, Saved, Generic[Choice]):
+class AbstractChanges(Shown, Saved, Generic[Choice]):
     """What is predicted for the changes of each weight, and what was chosen among them."""
 
     STAYS: ClassVar[str]  # of a weight in `left_out`
@@ -139,12 +164,24 @@ class AbstractChanges(Described, Saved, Generic[Choice]):
     def changed(self, name: str, weight: Tensor, choice: Choice) -> Tensor:
         """A weight after what was chosen for it."""
 
-    def ending(self, *lines: str) -> list[Part]:
-        """What was chosen, what was counted, these lines, and the weights that are left out."""
+    def told(
+        self,
+        doing: str,
+        outcomes: Mapping[str, Choice],
+        tables: Iterable[Table],
+        curves: Figure,
+        *lines: str,
+    ) -> list[Part]:
+        """What was chosen, or the outcomes of `doing` it; curves, tables, work, further lines."""
         count = int(self.settings["num_samples"])
         stay = [f"{self.STAYS}: {name}: {why}" for name, why in self.left_out.items()]
         notes = Notes(self.cost.passes(count), count, [*lines, *stay])
-        return [notes] if self.chosen is None else [Text([f"chosen: {self.chosen.text()}"]), notes]
+        shown = [f"{number(o.increase, INCREASE)} {how}" for how, o in outcomes.items()]
+        answer = f"{doing} increases the loss by {', '.join(shown)}."
+        if self.chosen is not None or not shown:
+            answer = f"Chosen: {'nothing' if self.chosen is None else self.chosen.text()}"
+        pictures = [curves] if curves.series else []
+        return [Text([answer]), *pictures, *(table for table in tables if table.rows), notes]
 
     def with_each(self: Record, tried: Callable[[Any], Any]) -> Record:
         """The same with every choice in it as `tried` returns it."""

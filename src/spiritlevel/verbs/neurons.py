@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,8 @@ from ..engine.row_estimator import estimate_rows
 from ..measures.requirements import measured_weights
 from ..measures.setup import Setup, ToPrecisionByMethod
 from ..measures.verb import verb
-from ..records.content import Cell, Column, Part, Table, Text
-from ..records.measurements import ERROR, VALUE
-from ..records.notebooks import Described
+from ..records.content import ERROR, VALUE, Cell, Column, Part, Table, Text, Uncertain, number
+from ..records.notebooks import Shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -25,9 +24,11 @@ LARGEST = 5  # neurons that are shown
 PROBES = "the standard error of the probes"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Neurons(Described):
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Neurons(Shown):
     """ρ(j) = w_jᵀ H w_j of a layer's input neurons (in a convolution: its input channels)."""
+
+    HEADING: ClassVar = "Flatness of single neurons"
 
     values: Tensor
     stderr: Tensor  # of the probes; zeros where the values are exact
@@ -37,15 +38,18 @@ class Neurons(Described):
     def describe(self) -> list[Part]:
         """Their sum, and those that have most of it."""
         order = self.values.argsort(descending=True)[:LARGEST].tolist()
-        rows: list[list[Cell]] = [[str(j), float(self.values[j])] for j in order]
-        if not self.exact:
-            rows = [[*row, float(self.stderr[j])] for row, j in zip(rows, order, strict=True)]
-        columns = [Column("neuron"), Column("ρ(j)", form=VALUE), Column("±", PROBES, form=ERROR)]
-        mark = "exact" if self.exact else self.text
-        total = (
-            f"{len(self.values)} neurons, sum of ρ(j) {float(self.values.sum()):{VALUE}}, {mark}"
-        )
-        return [Text([total]), Table(columns[: 2 if self.exact else 3], rows)]
+        rows: list[list[Cell]] = []
+        for j in order:
+            value, error = float(self.values[j]), float(self.stderr[j])
+            rows.append([str(j), Uncertain(value, error), None if self.exact else error])
+        columns = [
+            Column("neuron"),
+            Column("ρ(j)", digits=VALUE),
+            Column("±", PROBES, digits=ERROR),
+        ]
+        mark, total = "exact" if self.exact else self.text, float(self.values.sum())
+        said = f"{len(self.values)} neurons, sum of ρ(j) {number(total, VALUE)}, {mark}"
+        return [Text([said]), Table(columns, rows).filled()]
 
 
 @verb()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..engine.weight_space.density import SpectralDensity
+from ..engine.weight_space.density import SpectralDensity, picture
 from ..engine.weight_space.eigenvalues import (
     VALUE_RTOL,
     Scaling,
@@ -31,8 +31,19 @@ from ..measures.verb import measuring, verb
 from ..model.arguments import CHECKED_LATER, ArgumentCheck, is_text
 from ..model.running_statistics import batch_statistics
 from ..model.surroundings import call_settings
-from ..records.content import Column, Notes, Part, Table, Text
-from ..records.measurements import ERROR, RESIDUAL, VALUE, Cost
+from ..records.content import (
+    ERROR,
+    VALUE,
+    Cards,
+    Column,
+    Notes,
+    Part,
+    Table,
+    Text,
+    Uncertain,
+    number,
+)
+from ..records.measurements import Cost
 from ..records.notebooks import Shown
 from ..records.reading import IF_ANY, UNSAVED, Misread, Plain, Saved, read_fields, read_settings
 
@@ -54,6 +65,8 @@ LOST = "lost_digits"  # a setting: why no eigenvalue counts as found
 BY = "products_by"  # a setting: on how products were formed, where that is not exact
 WHOLE = ArgumentCheck(is_whole, "a whole number below 2**63")
 MATRIX = ArgumentCheck(is_text, "'hessian' or 'ggn'")
+MATRICES = {"hessian": "Hessian", "ggn": "Gauss–Newton matrix"}
+CARDS = ("curvature.lambda_max", "curvature.lambda_min", "curvature.trace")
 MOST_VECTORS = 1 << 20  # of a density: more would never end
 
 
@@ -68,6 +81,7 @@ class Eigenvalues(Shown, Plain):
     """
 
     CALLED: ClassVar = "the eigenvalues"
+    HEADING: ClassVar = "Extreme eigenvalues"
 
     values: list[float]
     residuals: list[float]
@@ -85,18 +99,18 @@ class Eigenvalues(Shown, Plain):
             object.__setattr__(self, "errors", list(self.residuals))
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{value:.4g}" for value in self.values)
+        values = ", ".join(f"{number(value)}" for value in self.with_errors)
         return f"Eigenvalues({values}; {self.settings['num_samples']} samples)"
 
     def describe(self) -> list[Part]:
         """The eigenvalues, the largest first, and what was counted."""
         columns = [
-            Column("eigenvalue", form=VALUE),
-            Column("±", "how far the value may be off", form=ERROR),
-            Column("residual", form=RESIDUAL),
+            Column("eigenvalue", digits=VALUE),
+            Column("±", "how far the value may be off", digits=ERROR),
+            Column("residual", digits=ERROR),
             Column("converged", kind="mark"),
         ]
-        lists = (self.values, self.errors, self.residuals, self.converged)
+        lists = (self.with_errors, self.errors, self.residuals, self.converged)
         pairs = sorted(zip(*lists, strict=True), reverse=True)
         count = int(self.settings["num_samples"])
         table = Table(columns, pairs, id="eigenvalue-table", title="Largest first")
@@ -105,7 +119,24 @@ class Eigenvalues(Shown, Plain):
         start = "±:" if first is None else BY_START.format(100 * float(first))
         rests = f"{start} {BY_RESIDUAL}."
         said = [rests] if all(self.converged) else [rests, UNCONVERGED]
-        return [table, Notes(self.cost.passes(count), count, lost), Text(said)]
+        notes = Notes(self.cost.passes(count), count, lost)
+        return [Text([self._answer()]), table, notes, Text(said)]
+
+    @property
+    def with_errors(self) -> list[Uncertain]:
+        """The values, for showing them with the digits that their errors allow."""
+        return [*map(Uncertain, self.values, self.errors)]
+
+    def _answer(self) -> str:
+        named, which = (self.settings.get(key) for key in ("matrix", "which"))
+        ends = {"largest": max(self.with_errors), "smallest": min(self.with_errors)}
+        said = " and ".join(
+            f"the {end} eigenvalue is {number(value, VALUE)}"
+            for end, value in ends.items()
+            if which in (None, end, "both")
+        )
+        sure = "" if all(self.converged) else ", not all of them converged"
+        return f"Of the {MATRICES.get(str(named), 'Hessian')}, {said}{sure}."
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Eigenvalues:
@@ -124,11 +155,12 @@ class Eigenvalues(Shown, Plain):
         return dict(zip(self.names, self.vectors[index].split(sizes), strict=True))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Spectrum(Shown, Saved):
     """What `spiritlevel spectrum` found: eigenvalues, a density, or both."""
 
     CALLED: ClassVar = "the spectrum"
+    HEADING: ClassVar = "Spectrum of a network"
     EXTENDED: ClassVar = True
     FORMAT: ClassVar = "spiritlevel-spectrum-1"
     UNNAMED: ClassVar = True
@@ -144,9 +176,25 @@ class Spectrum(Shown, Saved):
             )
 
     def describe(self) -> list[Part]:
-        """The eigenvalues, then the means over all of them."""
-        found = (self.eigenvalues, self.density)
-        return [part for record in found if record is not None for part in record.describe()]
+        """The eigenvalues, then the means over all of them, in one picture."""
+        found = [each.describe() for each in (self.eigenvalues, self.density) if each is not None]
+        answers = [
+            said for (first, *_) in found if isinstance(first, Text) for said in first.paragraphs
+        ]
+        below = [part for (_, *parts) in found for part in parts]
+        pairs = self.eigenvalues
+        marks, converged = ([], []) if pairs is None else (pairs.with_errors, pairs.converged)
+        return [
+            Text([" ".join(answers)]),
+            picture(self.density, marks, converged),
+            *below,
+            Cards(CARDS),
+        ]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of the eigenvalues; a density has none."""
+        return {} if self.eigenvalues is None else self.eigenvalues.settings
 
 
 @verb(

@@ -45,7 +45,7 @@ def test_cells_are_factors_and_the_verdict_stands_beside_them(audit):
     assert texts(ax) == [
         ["10", "=", "100", "scale"],
         ["=", "=", "0.01", "confidence"],
-        ["inf", "=", "=", "confounder"],
+        ["∞", "=", "=", "confounder"],
     ]
     assert tuple(label.get_text() for label in ax.get_xticklabels()) == MOVES
     names = [label.get_text() for label in ax.get_yticklabels()]

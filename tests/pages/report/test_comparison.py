@@ -70,10 +70,10 @@ def test_why_confidence_was_not_matched(a_comparison):
 def test_spectrum(open_page, rows_of, a_spectrum):
     page = open_page(report.html(a_spectrum()))
     assert rows_of(page, "eigenvalue-table") == [
-        ["4", "0.001", "yes"],
-        ["−1", "0.5", "no"],
+        ["4", "0.001", "0.001", "yes"],
+        ["−1", "0.5", "0.5", "no"],
     ]
-    assert "Raise max_passes" in page.locator("#eigenvalues").inner_text()
+    assert "Raise max_passes" in page.locator("#result").inner_text()
     lead = page.locator("header.lead > p").inner_text()
     assert "the largest eigenvalue is 4 and the smallest eigenvalue is −1, not all" in lead
     # vectors give 1 and 0.5: mean 0.75, standard error 0.25; 400 eigenvalues: trace 300 ± 100
@@ -104,7 +104,7 @@ def test_half_a_spectrum(a_spectrum):
     assert "Only the extreme eigenvalues were requested" in alone
     assert "moment-table" not in alone
     density = report.html(whole.density)
-    assert "The density covers all 400 eigenvalues." in density
+    assert "The density covers all 400 eigenvalues, as 2 random vectors" in density
     assert "eigenvalue-table" not in density
     with pytest.raises(SpiritlevelError, match="Got neither"):
         Spectrum()

@@ -189,9 +189,9 @@ def test_an_untrained_network_says_so_on_the_page(a_report, trained, said):
 
 
 def test_how_certain_in_words():
-    words = [certainty(gini, 4).split(" of its")[0] for gini in (0.001, 0.05, 0.3, 0.74)]
+    words = [certainty(gini, 4).split(":")[0] for gini in (0.001, 0.05, 0.3, 0.74)]
     assert [word.removeprefix("The network is ") for word in words] == [
-        *("very certain", "certain", "not very certain", "undecided")
+        *("very certain", "certain", "not very certain", "uncertain")
     ]
 
 
@@ -241,9 +241,9 @@ def test_other_refusals_of_the_command(tmp_path, a_report):
     source = tmp_path / "measured.json"
     source.write_text(a_report().to_json())
     absent = run("report", tmp_path / "absent.json", code=1).stderr
-    assert "cannot be read: No such file or directory. It must be what measure" in absent
+    assert "cannot be read: No such file or directory. It must be what a command wrote" in absent
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     assert "it is not text" in run("report", tmp_path / "binary", code=1).stderr
-    assert "must be a file" in run("report", source, "--out", tmp_path, code=1).stderr
-    assert "needs a study's folder" in run("report", source, "--target", "gap", code=1).stderr
-    assert "Only one of" in run("report", source, "--out", "-", "--json", "-", code=1).stderr
+    assert "must be a file" in run("report", source, "--out", tmp_path, code=2).stderr
+    assert "needs a study's folder" in run("report", source, "--target", "gap", code=2).stderr
+    assert "Only one of" in run("report", source, "--out", "-", "--json", "-", code=2).stderr

@@ -121,7 +121,7 @@ def test_data_cannot_leave_its_script():
     }
 
 
-@pytest.mark.parametrize("bad", ["1st", "a b", "", "x<y", "one"])
+@pytest.mark.parametrize("bad", ["1st", "a b", "x<y", "one"])
 def test_ids_are_plain_and_used_once(bad):
     with pytest.raises(SpiritlevelError, match="occur once") as raised:
         page.render(page_with(Table([Column("x")], [["a"]], id=bad, title="Data")))

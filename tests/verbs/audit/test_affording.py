@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import spiritlevel as sl
 from spiritlevel.measures.setup import Setup
 from spiritlevel.verbs.audit import Audit
-from spiritlevel.verbs.audit.checking import OutputCheck
+from spiritlevel.verbs.audit.moving import OutputCheck
 
 COUNT, BUDGET = 400, 25.0
 CHOSEN = ["curvature.trace", "relative.kappa", "neuron.rho_sum", "sharpness.worst"]

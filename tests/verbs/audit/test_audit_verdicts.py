@@ -142,5 +142,5 @@ def test_a_number_that_vanishes_or_appears_is_the_strongest_move():
     gone = audit(1.0, layer_rescale=50.0, neuron_rescale=0.0)
     assert gone.verdict("head.trace").scale.text == "0 times under neuron_rescale"
     new = audit(0.0, layer_rescale=50.0, unit_permute=0.0)
-    assert new.verdict("head.trace").scale.text == "inf times under layer_rescale"
+    assert new.verdict("head.trace").scale.text == "∞ times under layer_rescale"
     assert new.factor("head.trace", "unit_permute") == 1.0

@@ -228,7 +228,8 @@ def test_text_and_file_say_that_probes_were_used(many):
     text = str(found)
     error = (found.stderr["head.weight"] / found.second["head.weight"]).median()
     assert re.search(rf"head\.weight +5( +\S+){{3}} +ggn ±{float(error):.0%}", text), text
-    assert re.search(r"predicted rise of the loss \S+ ± \S+; as if each went alone \S+ ± ", text)
+    alone = "sum of single-unit predictions"
+    assert re.search(rf"predicted loss increase \S+ ± \S+; {alone} \S+ ± ", text)
     assert "± is one standard error, from 8 random probes per sample" in text
     assert found.chosen.by == "curvature"
     assert not any(found.exact.values())

@@ -136,7 +136,6 @@ def measure(
     given, roles, remarks = given_networks.found(talk, paths, names, roles, table)
     if given is None:
         return
-    inputs.parse_dtype(dtype)
     if data is None:
         raise SpiritlevelError(
             "The --data must say what the networks are measured on, usually their training data: "

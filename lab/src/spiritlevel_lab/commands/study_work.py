@@ -18,17 +18,11 @@ if TYPE_CHECKING:
     from ..population.storage.store import Store
 
 
-def _studies(incomplete: str) -> completion.Offers:
-    from ..population.registry import study_names
-
-    return completion.beginning(incomplete, [(name, "built in") for name in study_names()])
-
-
 StudyName = Annotated[
     str,
     typer.Argument(
         help="A .yaml or .py file, or a name that `spiritlevel study list` shows.",
-        autocompletion=_studies,
+        autocompletion=completion.in_file("studies", __file__),
     ),
 ]
 Preset = Annotated[str | None, typer.Option(help="One of the study's presets, such as quick.")]

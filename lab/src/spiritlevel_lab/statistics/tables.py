@@ -144,7 +144,7 @@ def others_table(rows: Sequence[MeasureStatistics]) -> Table:
     columns = [
         Column("measure"),
         Column("ρ between", "Of the means of the settings"),
-        Column("positive within", "Share of the settings within which ρ is above 0", form=".2g"),
+        Column("positive within", "Share of the settings within which ρ is above 0", digits=2),
         Column("Ψ", "τ where one setting changes, mean"),
         Column("sign error", "In the worst setting"),
         Column("sign error, mean"),
@@ -190,11 +190,11 @@ def lines_table(rows: Sequence[MeasureStatistics], target: str = "target") -> Ta
     """The rows of Table 3 of Taleghani et al., a line for each measure."""
     columns = [
         Column("measure"),
-        Column("slope", f"Of {target} ≈ slope · measure + intercept, by least squares", form=".3g"),
-        Column("stderr (slope)", "Standard error", form=".2g"),
+        Column("slope", f"Of {target} ≈ slope · measure + intercept, by least squares", digits=3),
+        Column("stderr (slope)", "Standard error", digits=2),
         Column("p (slope)"),
-        Column("intercept", form=".3g"),
-        Column("R²", "Share of the outcome's variance that the line explains", form=".2g"),
+        Column("intercept", digits=3),
+        Column("R²", "Share of the outcome's variance that the line explains", digits=2),
         Column("n"),
     ]
     cells: list[list[Cell]] = []

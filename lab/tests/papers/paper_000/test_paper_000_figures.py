@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from spiritlevel.pages.figures.series import joint_density, svg
+from publishing.series import joint_density, svg
 from spiritlevel.records.content import Figure, Panels, Series
 from spiritlevel_lab.papers import find
 from spiritlevel_lab.papers.judgement import judged

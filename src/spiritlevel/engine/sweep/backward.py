@@ -61,6 +61,9 @@ class Probes:
     streams: range
     offset: int  # number of samples in the processes before this one
     leading: int = 0  # columns of the most likely classes, which are taken as they are
+    of_elements: bool = (
+        False  # the signs are of elementwise functions' columns, not of the outputs'
+    )
 
 
 class Sweep:
@@ -95,7 +98,8 @@ class Sweep:
         rows |= dict.fromkeys(scales, surface.layers.matrix_rules)
         count = None if probes is None else len(probes.streams)
         leading = 0 if probes is None else probes.leading
-        self.sums = SweepSums(rows, surface.device, count, leading)
+        signed = probes is not None and probes.of_elements
+        self.sums = SweepSums(rows, surface.device, count, leading, signed=signed)
         self.num_columns = plan.num_columns if probes is None else 1
         self.names = {id(p): name for name, p in surface.parameters.items()}
         self.bends: dict[str, str] = {}  # parameters that bend the outputs, and by what function
@@ -173,18 +177,28 @@ class Sweep:
                             with recorded.paused():
                                 self._contract_generic(generic, pulled, batch, rows)
                         draws.append(_collected(recorded.uses, rows, outputs.device))
+                if self.elements is not None and self.probes is not None:
+                    for stream in self.probes.streams:
+                        index = self._numbers(where, len(outputs))
+                        with surface.numbers.fast():
+                            self.elements.pull_probe(pulling, self.probes.seed, stream, index)
+                            draws.append(_collected(recorded.uses, rows, outputs.device))
                 weights = surface.loss.weights(outputs.detach(), targets).double()
                 self.sums.add(draws, weights)
                 values = draws[0]
-                if self.elements is not None:
+                if self.elements is not None and self.probes is None:
                     with surface.numbers.fast():
-                        self.elements.pull(pulling)
-                    values = values + _collected(recorded.uses, rows, outputs.device)
-                    self.elements.sums.add([values], weights)
+                        self.elements.pull(pulling, checked=True)
+                        values = values + _collected(recorded.uses, rows, outputs.device)
+                        self.elements.pull(pulling, checked=False)
+                    rest = _collected(recorded.uses, rows, outputs.device)
+                    self.elements.sums.add([values + rest], weights)
                 # what probes or a faster arithmetic give to a sample is not its value
                 self.witnesses.offer(values, batch, where, self.kinds if self.exact else ())
         finally:
             recorded.close()
+            if self.elements is not None:
+                self.elements.forget()
         return outputs.detach(), targets, curvature
 
     @property
@@ -232,6 +246,8 @@ class Sweep:
         if self.probes is None:
             yield curvature.columns()
             return
+        if self.probes.of_elements:
+            return
         ordered, leading = None, self.probes.leading
         if isinstance(curvature, SoftmaxCurvature) and curvature.num_columns > EXACT_COLUMNS:
             ordered = OrderedColumns(curvature)
@@ -239,13 +255,17 @@ class Sweep:
             yield from ([ordered.column(rank)] for rank in range(leading))
         else:
             self.sums.left += torch.inf
-        index = self.probes.offset + where.first + torch.arange(num_samples)
-        index = index.to(self.surface.device)
+        index = self._numbers(where, num_samples)
         for stream in self.probes.streams:
             signs = random_signs(
                 self.probes.seed, stream, index, curvature.num_signs, torch.float64
             )
             yield curvature.probe(signs) if ordered is None else [ordered.probe(signs, leading)]
+
+    def _numbers(self, where: BatchLocation, count: int) -> Tensor:
+        """Those of the samples of a chunk, in the data of all processes."""
+        offset = 0 if self.probes is None else self.probes.offset
+        return (offset + where.first + torch.arange(count)).to(self.surface.device)
 
     def _pulling(
         self,

@@ -146,10 +146,15 @@ class SweepSums:
         device: torch.device,
         num_probes: int | None = None,
         leading: int = 0,
+        *,
+        signed: bool = False,
     ) -> None:
         """`names` are those of the rows of each kind; so many `leading` columns are exact."""
         self.num_probes, self.leading = num_probes, leading
-        self.kinds = {k: RowSums(rows, device, leading=leading > 0) for k, rows in names.items()}
+        self.kinds = {
+            kind: RowSums(rows, device, signed=signed, leading=leading > 0)
+            for kind, rows in names.items()
+        }
         # Σ_n v and Σ_n v² of the curvature v of the outputs that as many leading columns as in
         # RANKS leave in sample n; infinite where columns have no order
         self.left = torch.zeros(2, len(RANKS), dtype=torch.float64, device=device)

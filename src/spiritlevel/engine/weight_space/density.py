@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...ground.errors import SpiritlevelError, brief
-from ...records.content import Cell, Column, Part, Table, Text
-from ...records.measurements import ERROR, VALUE
+from ...records.content import ERROR, VALUE, Cell, Chart, Column, Part, Table, Text, Uncertain
 from ...records.notebooks import Shown
 from ...records.reading import Misread, Plain, read_as
 from .lanczos import ROUNDOFF
 from .long_rows import columns, dots
 
 WIDTH = 0.01  # of the spectrum's range: the default broadening of a curve
+VISIBLE = 1e-6  # of the highest peak: below it the curve is round-off of a broadened node
 MARGIN = 6  # widths beyond the outermost nodes: a Gaussian has 1e-9 of its mass beyond that
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SpectralDensity(Shown, Plain):
     """The distribution of eigenvalues: each random vector gives nodes whose weights sum to 1.
 
@@ -31,6 +31,7 @@ class SpectralDensity(Shown, Plain):
     """
 
     CALLED: ClassVar = "the density"
+    HEADING: ClassVar = "Spectral density"
 
     nodes: Tensor  # shape: (num_vectors, steps), float64
     weights: Tensor  # shape: (num_vectors, steps), float64
@@ -98,7 +99,7 @@ class SpectralDensity(Shown, Plain):
 
     def describe(self) -> list[Part]:
         """Means and sums of all eigenvalues and of their squares; one step gives no squares."""
-        vectors, steps = self.nodes.shape
+        steps = self.nodes.shape[1]
         rows: list[list[Cell]] = []
         for power, names in (
             (1, ("mean", "sum, the trace")),
@@ -107,17 +108,27 @@ class SpectralDensity(Shown, Plain):
             if power < 2 * steps or steps >= self.size:
                 mean, error = self.moment(power)
                 for name, times in zip(names, (1, self.size), strict=True):
-                    rows.append([name, times * mean, None if error is None else times * error])
+                    off = None if error is None else times * error
+                    rows.append([name, Uncertain(times * mean, off), off])
         columns = [
             Column(f"of all {self.size:,} eigenvalues"),
-            Column("estimate", form=VALUE),
-            Column("±", "the standard error over the random vectors", form=ERROR),
+            Column("estimate", digits=VALUE),
+            Column("±", "the standard error over the random vectors", digits=ERROR),
         ]
         title = "Means and sums over all eigenvalues"
-        told = "1 random vector" if vectors == 1 else f"{vectors} random vectors"
-        table = Table(columns, rows, id="moment-table", title=title)
-        lines = [f"From {told} and {steps} products with each.", self.text]
-        return [table.filled(), Text([line for line in lines if line])]
+        table = Table(columns, rows, id="moment-table", title=title).filled()
+        products = "1 product" if steps == 1 else f"{steps} products"
+        answer = (
+            f"The density covers all {self.size:,} eigenvalues, as {self.vectors_in_words} with "
+            f"{products} each estimate it."
+        )
+        return [Text([answer]), table, *([Text([self.text])] if self.text else [])]
+
+    @property
+    def vectors_in_words(self) -> str:
+        """How many random vectors it is from."""
+        count = len(self.nodes)
+        return "1 random vector" if count == 1 else f"{count} random vectors"
 
     def to_dict(self) -> dict[str, Any]:
         """The density in plain types, ready for JSON."""
@@ -147,6 +158,37 @@ class SpectralDensity(Shown, Plain):
         ):
             raise Misread("the density's nodes must be finite, and its weights sum to 1 in a row")
         return cls(nodes, weights, size, read_as(str, data.get("text", ""), "the density's text"))
+
+
+def picture(
+    density: SpectralDensity | None, eigenvalues: Sequence[float], converged: Sequence[bool]
+) -> Chart:
+    """The density, and on it the eigenvalues that were computed one by one."""
+    data: dict[str, Any] = {"marks": eigenvalues, "converged": converged, "curve": None}
+    rows: list[list[Cell]] = []
+    caption = "Only the extreme eigenvalues were requested; --plot adds the density of all."
+    if density is not None:
+        grid, heights = density.curve()
+        floor = VISIBLE * float(heights.max())
+        data["curve"] = {"x": grid.tolist(), "y": heights.clamp(min=floor).tolist()}
+        quadratures = zip(density.nodes.tolist(), density.weights.tolist(), strict=True)
+        for index, quadrature in enumerate(quadratures, start=1):
+            pairs = zip(*quadrature, strict=True)
+            rows += [["density", index, node, weight] for node, weight in pairs if weight]
+        caption = (
+            f"As {density.vectors_in_words} estimate it, each eigenvalue broadened to 1 % of the "
+            "range; the area is 1. Lines mark the extreme eigenvalues that were computed one by "
+            "one."
+        )
+    rows += [["eigenvalue", None, value, None] for value in eigenvalues]
+    columns = [
+        Column("from"),
+        Column("vector", "The random vector whose quadrature it belongs to."),
+        Column("eigenvalue", digits=VALUE),
+        Column("weight", "Share of all eigenvalues near here, estimated with this vector."),
+    ]
+    table = Table(columns, rows, id="density-table", title="Nodes and eigenvalues")
+    return Chart("density-figure", "Density of eigenvalues", "density", data, table, caption)
 
 
 class Quadrature:

@@ -20,7 +20,7 @@ from ..models.published import is_causal, tokenizer_of
 from .arrays import read_npz
 from .catalogue import CATALOGUE, data_folder
 from .cifar import read_cifar
-from .digits import check_split, digits
+from .embedded import check_split, digits
 from .folder import read_folder
 from .idx import read_mnist
 from .texts import read_labelled_text, read_text

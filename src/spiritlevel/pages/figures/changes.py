@@ -1,27 +1,21 @@
-"""Changes of the weights, rounding and deleting: the rise of the loss, and what is chosen."""
+"""Changes of the weights, rounding and deleting: the loss increase, and what is chosen."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from ...results import Plan, Pruning, Quantization
+from ...records.content import Figure as Content
+from ...results import Pruning, Quantization
 from .style import COLOURS, FONT, GREY, MARKERS, new_figure, shown, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-RULES = {
-    "joint": "by curvature, with terms between units",
-    "curvature": "by curvature",
-    "magnitude": "by magnitude",
-    "random": "at random",
-}
-
 
 def quantization(found: Quantization) -> Figure:
-    """Two panels: predicted and measured rises over the mean width, and the chosen plan."""
+    """Two panels: predicted and measured increases over the mean width, and the chosen plan."""
     height = max(3.2, 1.0 + 0.17 * len(found.sizes))
     figure = new_figure(8.2, min(height, 12.0))
     left, right = figure.subplots(1, 2, width_ratios=(1.15, 1.0))
@@ -31,7 +25,7 @@ def quantization(found: Quantization) -> Figure:
 
 
 def pruning(found: Pruning) -> Figure:
-    """Two panels: measured and predicted rises by share, and ½ρ(j) of every unit by weight."""
+    """Two panels: measured and predicted increases by share, and ½ρ(j) of every unit by weight."""
     figure = new_figure(8.2, 3.4)
     left, right = figure.subplots(1, 2, width_ratios=(1.1, 1.0))
     share_and_rise(found, ax=left)
@@ -39,29 +33,27 @@ def pruning(found: Pruning) -> Figure:
     return figure
 
 
+def _curves(found: Quantization | Pruning, ax: Axes, **legend: Any) -> None:
+    """The increases of the loss as the record tells them; what is predicted is dashed."""
+    [told] = [part for part in found.describe() if isinstance(part, Content)]
+    names = list(dict.fromkeys(series.name.partition(",")[0] for series in told.series))
+    for series in told.series:
+        kind, _, how = series.name.partition(", ")
+        measured, place = how == "measured", names.index(kind)
+        look: dict[str, Any] = {"linestyle": "-" if measured else ":" if "terms" in how else "--"}
+        look |= {"marker": MARKERS[place] if measured else "", "color": COLOURS[place]}
+        ax.plot(series.x, series.y, label=series.name, linewidth=1.2, markersize=3.5, **look)
+    _finish(ax, told.x_label, told.y_label, **legend)
+
+
 def size_and_rise(found: Quantization, *, ax: Axes) -> None:
-    """The rise of the loss against bits per weight, of the best plans and of uniform widths."""
-
-    def draw(plans: list[Plan], rise: str, label: str, **look: Any) -> None:
-        known = [plan for plan in plans if getattr(plan, rise) is not None]
-        if known:
-            xs, ys = [plan.mean_bits for plan in known], [getattr(plan, rise) for plan in known]
-            ax.plot(xs, ys, label=label, linewidth=1.2, markersize=3.5, **look)
-
-    best: dict[str, Any] = {"color": COLOURS[0]}
-    draw(found.frontier, "rise", "mixed widths, predicted", linestyle="--", **best)
-    crossed = "mixed widths, predicted with cross terms"
-    draw(found.frontier, "joint_rise", crossed, linestyle=":", **best)
-    draw(found.frontier, "measured_rise", "mixed widths, measured", marker=MARKERS[0], **best)
-    uniform: dict[str, Any] = {"color": COLOURS[1], "marker": MARKERS[1]}
-    draw(found.uniforms, "measured_rise", "uniform, measured", **uniform)
-    if found.chosen is not None:
-        ax.axvline(found.chosen.mean_bits, color=GREY, linewidth=0.8)
-    plans = [*found.frontier, *found.uniforms]
-    largest = max(abs(plan.measured_rise or plan.rise) for plan in plans) or 1.0
+    """The loss increase against bits per weight, of the best plans and of uniform widths."""
+    largest = max(abs(plan.increase) for plan in [*found.frontier, *found.uniforms]) or 1.0
     # rounding may also lower the loss, so zero must be on the axis
     ax.set_yscale("symlog", linthresh=10.0 ** round(math.log10(largest) - 3))
-    _finish(ax, "bits per weight", "rise of the loss", loc="upper right")
+    _curves(found, ax, loc="upper right")
+    if found.chosen is not None:
+        ax.axvline(found.chosen.mean_bits, color=GREY, linewidth=0.8)
 
 
 def bits_of_weights(found: Quantization, *, ax: Axes) -> None:
@@ -82,21 +74,12 @@ def bits_of_weights(found: Quantization, *, ax: Axes) -> None:
 
 
 def share_and_rise(found: Pruning, *, ax: Axes) -> None:
-    """The rise of the loss against the share of the weights that is deleted, by rule."""
-    for i, (rule, curve) in enumerate(found.curves.items()):
-        look: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)]}
-        label = RULES.get(rule, rule)
-        known = [d for d in curve if d.measured_rise is not None]
-        xs, ys = [100 * d.share for d in known], [d.measured_rise or 0.0 for d in known]
-        ax.plot(xs, ys, label=label, marker=MARKERS[i], markersize=3.5, linewidth=1.2, **look)
-        predicted = [d for d in curve if d.rise is not None]
-        if i == 0 and predicted:
-            xs, ys = [100 * d.share for d in predicted], [d.rise or 0.0 for d in predicted]
-            ax.plot(xs, ys, label=f"{label}, predicted", linestyle="--", linewidth=1.2, **look)
-            errors = [d.stderr or 0.0 for d in predicted]
-            if any(errors):
-                ax.errorbar(xs, ys, errors, linestyle="none", capsize=2, **look)
-    _finish(ax, "% of the weights deleted", "rise of the loss")
+    """The loss increase against the share of the weights that is deleted, by rule."""
+    _curves(found, ax)
+    best = next(iter(found.curves.values()), [])
+    for each in best:
+        if each.rise is not None and each.stderr:
+            ax.errorbar(each.share, each.rise, each.stderr, capsize=2, color=COLOURS[0])
 
 
 def units(found: Pruning, *, ax: Axes) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from ...ground.plain_text import visible
-from ...records.content import Cell, Column, CorrelationCell, Table, Text
+from ...records.content import Cell, Column, CorrelationCell, Table, Text, number
 
 FILTERED = 6  # rows from which on a filter helps
 TALL = 25  # rows from which on a table scrolls in its own box
@@ -21,27 +21,6 @@ Links = Mapping[str, str]  # names of measures, and the ids of their cards
 def escape(text: str) -> str:
     """For text and for quoted attributes; what a browser would obey is shown as an escape."""
     return html.escape(visible(text, keep="\t\n"), quote=True)
-
-
-def number(value: float, digits: int | None = None) -> str:
-    """With so many digits; else with four, as they read best.
-
-    >>> number(0.123456), number(-1234567.0), number(12345.6), number(2.0), number(-0.00001)
-    ('0.1235', '−1.235e6', '12345.6', '2', '−1e-5')
-    >>> number(0.123456, 2), number(12345.6, 2), number(0.12345678, 6)
-    ('0.12', '1.2e4', '0.123457')
-    """
-    if math.isnan(value):
-        return "not a number"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    size = abs(value)
-    if size == 0 or 1e-4 <= size < 10 ** (digits or 6):
-        shown = f"{value:.{digits or (6 if size >= 1e4 else 4)}g}"
-    else:
-        mantissa, exponent = f"{value:.{(digits or 4) - 1}e}".split("e")
-        shown = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return f"−{shown[1:]}" if shown.startswith("-") else shown
 
 
 def linked(text: str, links: Links) -> str:
@@ -70,7 +49,7 @@ def paragraphs(text: Text, links: Links) -> str:
 
 def table(part: Table, links: Links, *, titled: bool = True) -> str:
     """A table with its tools; `titled` is off where a figure above says what it holds."""
-    title = f"<h3>{escape(part.title)}</h3>" if titled else ""
+    title = f"<h3>{escape(part.title)}</h3>" if titled and part.title else ""
     caption = f'<p class="caption">{linked(part.caption, links)}</p>' if part.caption else ""
     numeric = [_is_numeric(part, column) for column in range(len(part.columns))]
     heads = "".join(
@@ -136,8 +115,7 @@ def _cell(value: Cell, column: Column, links: Links, *, is_number: bool, first: 
     if isinstance(value, bool):
         return f'<{tag}{scope} class="short">{"yes" if value else "no"}</{tag}>'
     if isinstance(value, int | float):
-        is_whole = isinstance(value, int)
-        shown = str(value).replace("-", "−") if is_whole else number(value, column.digits)
+        shown = number(value, column.digits)
         return f'<{tag}{scope} class="number" data-value="{_exactly(value)}">{shown}</{tag}>'
     if isinstance(value, CorrelationCell):
         ends = f'data-low="{_exactly(value.low)}" data-high="{_exactly(value.high)}"'

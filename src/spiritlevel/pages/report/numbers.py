@@ -8,13 +8,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...records import measurements as records
-from ...records.content import Cards, Cell, Column, Section, Text
+from ...records import content
+from ...records.content import Cards, Cell, Column, Section, Text, Uncertain, number
 from ...results import Measurement, Status
 from ...verbs.comparison.ranking import standard_error
-from . import cards, markup
+from . import cards
 
-VALUE = Column("value", form=records.VALUE)
+VALUE = Column("value", digits=content.VALUE)
 STATUS = Column(
     "status",
     "exact: the quantity itself up to round-off. estimated: from random probes. within its "
@@ -25,32 +25,33 @@ STATUS = Column(
 LOW = Column(
     "from",
     "Lower end of the interval that the method gives; empty for an exact value.",
-    form=records.VALUE,
+    digits=content.VALUE,
 )
 HIGH = Column(
     "to",
     "Upper end of the interval that the method gives; empty for an exact value.",
-    form=records.VALUE,
+    digits=content.VALUE,
 )
 DATA = Column(
     "± data",
     "Sampling error: how much other data would change the value; a dash where it is not known.",
-    form=records.ERROR,
+    digits=content.ERROR,
 )
 COUNT = Column("n", "Samples it was measured on.")
 NOTE = Column("note")
 COLUMNS = (VALUE, STATUS, LOW, HIGH, DATA, COUNT, NOTE)
 SHORT_COLUMNS = tuple(
-    dataclasses.replace(column, form=records.SHORT) if column.form == records.VALUE else column
+    dataclasses.replace(column, digits=content.SHORT) if column in (VALUE, LOW, HIGH) else column
     for column in COLUMNS
 )
 
 NOT_TRAINED = (
-    "This network is not trained: its weights are random, so these numbers are about no minimum."
+    "This network is not trained: its weights are random, so these values do not describe a "
+    "minimum."
 )
 PERHAPS_NOT_TRAINED = (
     "No checkpoint was loaded. Unless the model's own code loads weights, they are random, and "
-    "these numbers are about no minimum."
+    "these values do not describe a minimum."
 )
 CERTAIN = 0.1  # Gini impurity below which a network is called certain
 WORDS = {
@@ -84,12 +85,15 @@ def status_text(m: Measurement) -> str:
 
 
 def interval(m: Measurement) -> tuple[float, float] | None:
-    """What the method leaves open; None where that is not known."""
-    if m.interval is not None:
-        return m.interval
-    if m.exact:
-        return m.value, m.value
-    return None if m.residual is None else (m.value - m.residual, m.value + m.residual)
+    """What the method leaves open, in the value's digits; None where that is not known."""
+    ends = m.interval
+    if ends is None:
+        off = 0.0 if m.exact else m.residual
+        if off is None:
+            return None
+        ends = m.value - off, m.value + off
+    error = m.with_errors.error
+    return Uncertain(ends[0], error), Uncertain(ends[1], error)
 
 
 def with_data(m: Measurement) -> tuple[float, float] | None:
@@ -105,16 +109,16 @@ def cells(m: Measurement) -> list[Cell]:
     low, high = (None, None) if m.exact else interval(m) or (None, None)
     count = m.settings.get("num_samples")
     counted = None if count is None else int(count)
-    return [m.value, status_text(m), low, high, m.data_stderr, counted, m.text or None]
+    return [m.with_errors, status_text(m), low, high, m.data_stderr, counted, m.text or None]
 
 
 def with_interval(m: Measurement) -> str:
     """The value with its interval, in a sentence."""
     ends = interval(m)
-    value = markup.number(m.value, VALUE.digits)
+    value = number(m.with_errors, VALUE.digits)
     if m.exact or ends is None:
         return f"{value} ({status_text(m)})"
-    low, high = (markup.number(end, VALUE.digits) for end in ends)
+    low, high = (number(end, VALUE.digits) for end in ends)
     return f"{value} (between {low} and {high})"
 
 
@@ -175,7 +179,7 @@ def performance(settings: Mapping[str, Any]) -> dict[str, str]:
     """Loss and accuracy on the data, where they are known."""
     subject, known = settings.get("subject", {}), {}
     if subject.get("mean_loss") is not None:
-        known["loss"] = markup.number(float(subject["mean_loss"]))
+        known["loss"] = number(float(subject["mean_loss"]))
     if subject.get("accuracy") is not None:
         known["accuracy"] = f"{100 * float(subject['accuracy']):.4g} %"
     return known
@@ -191,19 +195,12 @@ def warning(settings: Mapping[str, Any]) -> str:
 
 def certainty(gini: float, classes: int) -> str:
     """How certain the predictions are, in a sentence."""
-    undecided = 1 - 1 / classes
-    word = (
-        "very certain"
-        if gini < CERTAIN / 10
-        else "certain"
-        if gini < CERTAIN
-        else "not very certain"
-    )
-    if gini > 0.9 * undecided:
-        word = "undecided"
+    most = 1 - 1 / classes
+    words = {CERTAIN / 10: "very certain", CERTAIN: "certain", 0.9 * most: "not very certain"}
+    word = next((word for limit, word in words.items() if gini < limit), "uncertain")
     return (
-        f"The network is {word} of its predictions: their mean Gini impurity (softmax.gini) is "
-        f"{markup.number(gini)}, between 0 (certain) and {markup.number(undecided)} (undecided)."
+        f"The network is {word}: the mean Gini impurity of its predictions (softmax.gini) is "
+        f"{number(gini)}, between 0 (certain) and {number(most)} (uniform)."
     )
 
 

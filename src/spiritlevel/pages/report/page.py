@@ -29,9 +29,10 @@ from ...records.content import (
     Table,
     Text,
     fitted_line,
+    number,
 )
 from . import cards, markup, scripts
-from .markup import Links, escape, number
+from .markup import Links, escape
 
 LONG_FACT = 40  # characters that take a line of their own
 LINE = 44  # characters of a title along an upright axis
@@ -103,13 +104,18 @@ network.</p></footer>
 def _for_browsers(page: Page) -> Page:
     """The page in parts that the scripts know."""
 
-    def for_browser(part: Part) -> Part:
+    def for_browser(part: Part, place: str) -> Part:
         if isinstance(part, Figure):
             return chart_of(part)
-        return intervals_apart(part) if isinstance(part, Table) else part
+        if not isinstance(part, Table):
+            return part
+        return dataclasses.replace(intervals_apart(part), id=part.id or place)
 
     sections = [
-        dataclasses.replace(section, parts=[*map(for_browser, section.parts)])
+        dataclasses.replace(
+            section,
+            parts=[for_browser(p, f"{section.id}-{i}") for i, p in enumerate(section.parts)],
+        )
         for section in page.sections
     ]
     return dataclasses.replace(page, sections=sections)

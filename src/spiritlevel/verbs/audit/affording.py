@@ -23,6 +23,7 @@ from ...measures.options import Options, as_options
 from ...measures.setup import Setup
 from ...model import batches as _batches
 from ...model.surface import Surface
+from ...records.content import ERROR, number
 
 LEAST_SAMPLES = 8  # that measures are taken on
 FEW_STEPS = {"ascent_steps": 5, "restarts": 0}  # of the search for the worst case
@@ -99,11 +100,13 @@ def within(
     samples = min(total, max(count, int(left * total / (shared + per_sample))))
     likely = spent + (shared + per_sample) * samples / total
     note = f"{samples} of the {total} samples" if samples < total else ""
-    dear = "".join(f"; left out: {name} (about {price:.2g})" for name, price in left_out.items())
+    dear = "".join(
+        f"; left out: {name} (about {number(price, ERROR)})" for name, price in left_out.items()
+    )
     plan = (
-        f"about {likely:.2g} {FORWARD_BACKWARDS} in all: {copies + 1} measurements, of the network "
-        f"and {copies} copies of it, on {note or 'all samples'}, and {spent:.2g} to verify the "
-        f"copies on all; the budget is {budget:g}{dear}"
+        f"about {number(likely, ERROR)} {FORWARD_BACKWARDS} in all: {copies + 1} measurements, of "
+        f"the network and {copies} copies of it, on {note or 'all samples'}, and "
+        f"{number(spent, ERROR)} to verify the copies on all; the budget is {budget:g}{dear}"
     )
     with workspace.surface.preserved():
         part_of_data = _spread(workspace.surface, samples) if note else data

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 from ...ground.plain_text import visible
 from ...measures import OF_OUTPUTS, registered_cards
 from ...measures.confounders import MEASURED_ALONG
-from ...records.content import Cell, Column, Part, Table, Text
-from ...records.measurements import SHORT, Cost, Measurement, Report, Status
+from ...records.content import ERROR, SHORT, Cell, Column, Part, Table, Text, number
+from ...records.measurements import Cost, Measurement, Report, Status
 from ...records.notebooks import Shown
 from ...records.reading import Misread, Saved, to_plain
 from ...symmetries import CONFIDENCE_ONLY
@@ -31,7 +31,7 @@ WORDS: dict[Kind, str] = {
 }
 REFINE = "lower rtol, raise max_passes or use more samples"
 NEARLY = 2.0  # a factor that matters little beside those on the weights
-VALUE = Column("value", form=SHORT, wide=True)
+FACTOR = 3  # digits of what a move did
 ANSWERS = ("scale", "confidence")  # what a measure is asked for
 UNCHANGED = 0.01  # relative: what rounding may do to weights multiplied by up to 25
 # Relative: a wider error would hide what moves do to some measures, 1.3 to 1.5 times. Two estimates
@@ -69,7 +69,7 @@ def scale_answer(
     tried = "no move that was tried changes it" if factors else "no move could be tried"
     if worst is not None:
         factor = factors[worst] or 0.0
-        tried = f"{factor:.3g} times under {worst}"
+        tried = f"{number(factor, FACTOR)} times under {worst}"
         if not is_small(factor):
             return Answer("changes", tried)
     if undecided:
@@ -89,7 +89,7 @@ def confidence_answer(factors: Mapping[str, float | None], absent: str) -> Answe
         return Answer("untested", f"the size of the logits could not be changed ({absent})")
     worst, undecided = _sorted(factors)
     if worst is not None:
-        return Answer("changes", f"{factors[worst]:.3g} times under {worst}")
+        return Answer("changes", f"{number(factors[worst] or 0.0, FACTOR)} times under {worst}")
     if undecided:
         return Answer("open", f"{', '.join(undecided)}; {REFINE}")
     return Answer("unchanged", "the size of the logits does not change it")
@@ -224,7 +224,7 @@ class Audit(Shown, Saved):
         """A row for each measure: its value, what the moves did to it, and the verdict."""
         columns = [
             Column("measure"),
-            VALUE,
+            Column("value", digits=SHORT, wide=True),
             *(Column(move, group="moves") for move in self.moved),
             *(Column(question, kind="word", group="answers") for question in ANSWERS),
             Column("verdict", kind="word"),
@@ -232,15 +232,15 @@ class Audit(Shown, Saved):
         rows: list[list[Cell]] = []
         for measure, verdict in self.verdicts.items():
             cells = (cell(self, measure, move) for move in self.moved)
-            value = self.original[measure].value
+            value = self.original[measure].with_errors
             rows.append([measure, value, *cells, *answers(verdict), verdict.kind])
-        return [Table(columns, rows), Text(self.findings(), bullets=True)]
+        return [Table(columns, rows, id="verdict-table"), Text(self.findings(), bullets=True)]
 
     def findings(self) -> list[str]:
         """What the table shows, in sentences."""
         lines = [
-            "Numbers under a move are factors, the farthest from 1 of all draws; = is unchanged "
-            f"within an error of at most {HIDING:.0%}, ? is not decided."
+            "Numbers under a transformation are factors, the farthest from 1 of all draws; = is "
+            f"unchanged within an error of at most {HIDING:.0%}, ? is not decided."
         ]
         if self.measured_on:
             lines.append(
@@ -248,7 +248,9 @@ class Audit(Shown, Saved):
                 "same was verified on all."
             )
         if self.left_out:
-            dear = ", ".join(f"{name} (about {cost:.2g})" for name, cost in self.left_out.items())
+            dear = ", ".join(
+                f"{name} (about {number(cost, ERROR)})" for name, cost in self.left_out.items()
+            )
             lines.append(
                 f"Left out, in forward-backwards beyond the budget: {dear}. Name them, or raise "
                 "the budget."
@@ -287,13 +289,13 @@ class Audit(Shown, Saved):
 
     def _confounder(self, name: str, m: Measurement) -> str:
         changes = [
-            f"{self.factor(name, move):.3g} times under {move}"
+            f"{number(self.factor(name, move), FACTOR)} times under {move}"
             for move in self.moved
             if self.has_moved(name, move)
         ]
         open_ = [move for move in self.moved if self.has_moved(name, move) is None]
         changes += [f"not decided under {move}" for move in open_]
-        text = f"The {MEASURED_ALONG[name]} ({name}) is {m.value:{SHORT}}"
+        text = f"The {MEASURED_ALONG[name]} ({name}) is {number(m.with_errors, SHORT)}"
         return f"{text}; {', '.join(changes) or 'no move that was tried changes it'}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -314,7 +316,7 @@ def cell(audit: Audit, measure: str, move: str) -> str:
     outcome = audit.has_moved(measure, move)
     if outcome is None:
         return "?"
-    return f"{audit.factor(measure, move):.3g}" if outcome else "="
+    return number(audit.factor(measure, move), FACTOR) if outcome else "="
 
 
 def answers(verdict: Verdict) -> list[Cell]:

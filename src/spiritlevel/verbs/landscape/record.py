@@ -8,9 +8,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ...ground.errors import SpiritlevelError
-from ...records.content import Notes, Part, Text
+from ...records.content import (
+    ERROR,
+    VALUE,
+    Cell,
+    Chart,
+    Column,
+    Figure,
+    Notes,
+    Part,
+    Series,
+    Table,
+    Text,
+    Uncertain,
+    number,
+)
 from ...records.measurements import Cost, Report
-from ...records.notebooks import Described
+from ...records.notebooks import Shown
 from ...records.reading import IF_ANY, Misread, Saved, read_settings
 
 
@@ -39,8 +53,8 @@ class Mark:
     at: tuple[float, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Landscape(Described, Saved):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Landscape(Shown, Saved):
     """The mean loss at each point of a line or a plane through a network's weights.
 
     `losses` are in row-major order: `grid()` gives rows. A loss that overflowed stays infinite
@@ -50,6 +64,7 @@ class Landscape(Described, Saved):
     """
 
     CALLED: ClassVar = "the landscape"
+    HEADING: ClassVar = "The loss along directions of the weights"
     FORMAT: ClassVar = "spiritlevel-landscape-1"
 
     directions: str  # "random", "eigen" or "path"
@@ -116,31 +131,63 @@ class Landscape(Described, Saved):
         return math.nan if any(math.isnan(rise) for rise in rises) else max(rises)
 
     def describe(self) -> list[Part]:
-        """Where the slice runs, what was found on it, and what was counted."""
-        finite = [loss for loss in self.losses if math.isfinite(loss)]
+        """What was found on the slice, the slice itself, where it runs, and what was counted."""
         lines = [
-            f"{axis.name}: {axis.coordinates[0]:g} to {axis.coordinates[-1]:g}, "
-            f"{len(axis.coordinates)} points, a step of 1 is {axis.length:.4g} long"
+            f"{axis.name}: {number(axis.coordinates[0])} to {number(axis.coordinates[-1])}, "
+            f"{len(axis.coordinates)} points, 1 unit = {number(axis.length)} in weight norm"
             for axis in self.axes
         ]
-        lines += [f"loss {self.at(*mark.at):.6g} at {mark.name}" for mark in self.marks]
-        if finite:
-            lines.append(f"loss from {min(finite):.6g} to {max(finite):.6g} on the slice")
-        else:
-            lines.append("the loss is finite nowhere on the slice")
-        if self.barrier is not None:
-            lines.append(f"barrier {self.barrier:.4g} above the line between the checkpoints")
+        lines += [f"loss {number(self.at(*m.at))} at {m.name}" for m in self.marks]
         for name in self.reports[0] if self.reports else ():
             values = self.values(name)
-            ends = f"{values[0]:.4g} at one end, {values[-1]:.4g} at the other"
-            lines.append(f"{name} from {min(values):.4g} to {max(values):.4g} on the slice, {ends}")
+            low, high, start, end = map(number, (min(values), max(values), values[0], values[-1]))
+            ends = f"{start} at one end, {end} at the other"
+            lines.append(f"{name} from {low} to {high} on the slice, {ends}")
         for axis in self.axes:
             if axis.eigenvalue is not None and axis.residual is not None:
-                lines.append(
-                    f"{axis.name}: eigenvalue {axis.eigenvalue:.6g}, residual {axis.residual:.1e}"
+                value = number(Uncertain(axis.eigenvalue, axis.residual), VALUE)
+                residual = number(axis.residual, ERROR)
+                lines.append(f"{axis.name}: eigenvalue {value}, residual {residual}")
+        notes = Notes(self.cost.passes(self.num_samples), self.num_samples)
+        return [Text([self._answer()]), self._picture(), Text([*lines, self.text]), notes]
+
+    def _answer(self) -> str:
+        finite = [loss for loss in self.losses if math.isfinite(loss)]
+        if not finite:
+            return "The loss is finite nowhere on the slice."
+        low, high = map(number, (min(finite), max(finite)))
+        barrier = ""
+        if self.barrier is not None:
+            barrier = f"; barrier {number(self.barrier)} above the line between the checkpoints"
+        return f"The loss is from {low} to {high} on the slice{barrier}."
+
+    def _picture(self) -> Part:
+        """The line, with its parabola where there is one; or a map of the plane."""
+        across = self.axes[0]
+        if len(self.axes) == 1:
+            series = [Series("loss", across.coordinates, self.losses)]
+            if (parabola := self.parabola()) is not None:
+                series.append(
+                    Series("parabola of the measured curvature", across.coordinates, parabola)
                 )
-        count = self.num_samples
-        return [Text([*lines, self.text]), Notes(self.cost.passes(count), count)]
+            title = "The loss along the line"
+            return Figure(across.name, "mean loss", series, id="slice", title=title)
+        upwards, rows = self.axes[1], self.grid()
+        data = {
+            "x": across.coordinates,
+            "y": upwards.coordinates,
+            "titles": [across.name, upwards.name, "mean loss"],
+            "z": list(zip(*rows, strict=True)),
+            "marks": [[mark.name, *mark.at] for mark in self.marks],
+        }
+        cells: list[list[Cell]] = [
+            [x, y, loss]
+            for x, row in zip(across.coordinates, rows, strict=True)
+            for y, loss in zip(upwards.coordinates, row, strict=True)
+        ]
+        columns = [*map(Column, (across.name, upwards.name)), Column("mean loss", digits=VALUE)]
+        table = Table(columns, cells, id="slice-values", title="The points")
+        return Chart("slice", "The loss on the plane", "map", data, table)
 
     def check_parts(self) -> None:
         """Refuse parts that do not go together: the file was edited, or damaged."""

@@ -23,9 +23,8 @@ from ...model.surroundings import call_settings
 from ...records.measurements import Report
 from ..measuring import cards
 from .cache import Height, of_tensors
-from .directions import Slice, eigen_slice, path_slice, random_slice
+from .directions import Network, Slice, as_networks, eigen_slice, path_slice, random_slice
 from .grid import coordinates, evaluate_grid, measure_points, open_cache
-from .networks import Network, as_networks
 from .record import Axis, Landscape, Mark
 
 if TYPE_CHECKING:

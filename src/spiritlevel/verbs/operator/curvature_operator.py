@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +21,15 @@ from ...measures.verb import measuring, verb
 from ...model.arguments import ArgumentCheck, is_text
 from ...model.losses import CrossEntropy
 from ...model.surface import Surface
-from ...records.content import Column, Part, Table, Text
-from ...records.measurements import RESIDUAL, Cost
-from ...records.notebooks import Described
+from ...records.content import ERROR, Column, Part, Table, Text
+from ...records.measurements import Cost
+from ...records.notebooks import Shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Kind = Literal["hessian", "ggn", "fisher"]
+MATRICES = {"hessian": "Hessian", "ggn": "Gauss–Newton matrix", "fisher": "Fisher matrix"}
 KIND = ArgumentCheck(is_text, "'hessian', 'ggn' or 'fisher'")
 # Negative log-likelihoods of a distribution in its natural parameters, up to a factor: for these
 # the Fisher information of the model's own predictions is the Gauss–Newton matrix.
@@ -55,9 +56,11 @@ def matrix_of(kind: Kind, surface: Surface) -> Operator:
     return "ggn"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Solution(Described):
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Solution(Shown):
     """What `CurvatureOperator.solve` found; `residuals` are ‖(A + λ1)x − v‖ / ‖v‖, by column."""
+
+    HEADING: ClassVar = "Solution of a linear system"
 
     vectors: Tensor
     residuals: list[float]
@@ -70,11 +73,14 @@ class Solution(Described):
         """How far every column was solved, and what that took."""
         places = map(str, range(len(self.residuals)))
         rows = list(zip(places, self.residuals, self.converged, strict=True))
-        residual, converged = Column("residual", form=RESIDUAL), Column("converged", kind="mark")
+        residual, converged = Column("residual", digits=ERROR), Column("converged", kind="mark")
         passes = "1 product" if self.passes == 1 else f"{self.passes} products"
-        said = [f"{passes} of the whole block, each a pass over the data", self.text]
+        answer = (
+            f"{sum(self.converged)} of {len(rows)} columns converged, after {passes} of the whole "
+            "block, each a pass over the data"
+        )
         table = Table(["column", residual, converged], rows)
-        return [table, Text([line for line in said if line])]
+        return [Text([answer]), table, *([Text([self.text])] if self.text else [])]
 
 
 def check_solve(damping: Any, rtol: Any, max_passes: Any) -> None:
@@ -156,7 +162,7 @@ def _text(converged: Tensor, negative: Tensor, damping: float, rtol: float) -> s
     )
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class CurvatureOperator:
     """A symmetric matrix over the chosen parameters that is never formed.
 
@@ -183,6 +189,10 @@ class CurvatureOperator:
         """Rows and columns: one for each entry of the parameters."""
         size = sum(shape.numel() for shape in self.shapes.values())
         return size, size
+
+    def __repr__(self) -> str:
+        names = f"{len(self.names)} parameters, {self.shape[0]:,} entries"
+        return f"CurvatureOperator({self.kind}: {names}, {self.dtype} on {self.device})"
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         vectors = self._checked(vectors, "right side of @")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -13,10 +13,10 @@ from ...ground.need import is_whole, need, whole
 from ...measures.setup import OfProducts, Setup
 from ...measures.verb import verb
 from ...model.arguments import ArgumentCheck
-from ...records.content import Part, Text
+from ...records.content import VALUE, Cell, Column, Notes, Part, Table, Text
 from ...records.measurements import Cost
-from ...records.notebooks import Described
-from .curvature_operator import KIND, Kind, check_kind, matrix_of
+from ...records.notebooks import Shown
+from .curvature_operator import KIND, MATRICES, Kind, check_kind, matrix_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 LEAST_OUTPUT_PROBES = 8  # where they replace the columns: of fewer the error of an entry is a guess
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Diagonal(Described):
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Diagonal(Shown):
     """The diagonal by parameter name, each part in the shape of its parameter, in float64."""
+
+    HEADING: ClassVar = "Diagonal of the curvature"
 
     values: dict[str, Tensor]
     stderr: dict[str, Tensor]  # of the random probes, by entry; zeros where the values are exact
@@ -37,12 +39,21 @@ class Diagonal(Described):
     settings: dict[str, Any]
 
     def describe(self) -> list[Part]:
-        """A line for each parameter: the sum of its entries, and how it was found."""
-        lines = []
-        for name, values in self.values.items():
-            mark = "exact" if self.exact[name] else self.text[name]
-            lines.append(f"{name}  sum {float(values.sum()):.6g}  {mark}")
-        return [Text(lines)]
+        """The sum of the entries of each parameter, how it was found, and what was counted."""
+        count, exact = int(self.settings["num_samples"]), sum(self.exact.values())
+        found = f"Of the {MATRICES[self.kind]}'s diagonal, {exact} of {len(self.exact)} parts"
+        columns = [
+            Column("parameter", kind="name"),
+            Column("entries"),
+            Column("sum", digits=VALUE),
+            Column("", kind="note"),
+        ]
+        rows: list[list[Cell]] = [
+            [name, values.numel(), float(values.sum()), self.text[name] or "exact"]
+            for name, values in self.values.items()
+        ]
+        answer = Text([f"{found} are exact."])
+        return [answer, Table(columns, rows), Notes(self.cost.passes(count), count)]
 
 
 @verb(kind=KIND, num_probes=ArgumentCheck(is_whole, "a whole number below 2**63, such as 32"))

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ...engine.directions.tally import ProbeGroups
-from ...records.content import Cell, Column, Part, Table
+from ...records.content import ERROR, Cell, Column, Figure, Part, Table
 from ...records.measurements import Cost
 from ...records.reading import UNSAVED, Misread, read_as, read_fields, read_settings, to_plain
-from ..changes import AbstractChanges, AbstractChoice, choice_text
+from ..changes import AbstractChanges, AbstractChoice, choice_text, increases
 from .selection import Rule, Units, check_rule, check_share
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)  # of the curves
@@ -41,13 +41,13 @@ class Deletion(AbstractChoice):
         count = sum(map(len, self.units.values()))
         return choice_text(
             f"{count} units, {self.share:.1%} of the weights, by {self.by}",
-            ("predicted rise of the loss", self.rise, self.stderr),
-            ("as if each went alone", self.separate_rise, self.separate_stderr),
+            ("predicted loss increase", self.rise, self.stderr),
+            ("sum of single-unit predictions", self.separate_rise, self.separate_stderr),
             ("measured", self.measured_rise, None),
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Pruning(AbstractChanges[Deletion]):
     """What deleting each input unit of each weight does to the loss.
 
@@ -55,6 +55,7 @@ class Pruning(AbstractChanges[Deletion]):
     """
 
     CALLED: ClassVar = "the pruning"
+    HEADING: ClassVar = "What deleting neurons and channels does to the loss"
     FORMAT: ClassVar = "spiritlevel-pruning-1"
     STAYS: ClassVar = "left out"
 
@@ -200,9 +201,9 @@ class Pruning(AbstractChanges[Deletion]):
         return weight * self._mask(name, choice).to(weight)
 
     def describe(self) -> list[Part]:
-        """How many units every weight has, what they are worth, and the curves of the rules."""
-        core = [Column("½ρ(j), the core of the rise", kind="name"), Column("units")]
-        core += [Column(title, form=".2g") for title in ("smallest", "median", "largest")]
+        """What the best deletions do, what the units of every weight are worth, and the curves."""
+        core = [Column("predicted increase per unit, in", kind="name"), Column("units")]
+        core += [Column(title, digits=ERROR) for title in ("smallest", "median", "largest")]
         core.append(Column(""))
         rows: list[list[Cell]] = []
         for name, second in self.second.items():
@@ -213,23 +214,35 @@ class Pruning(AbstractChanges[Deletion]):
             core.append(Column("deleted"))
             for row, gone in zip(rows, self.chosen.units.values(), strict=True):
                 row.append(len(gone))
-        shares = [Column(f"{share:.0%}", form=".2g") for share in SHARES]
+        whole = {rule: curve for rule, curve in self.curves.items() if len(curve) == len(SHARES)}
         curves = Table(
-            [Column("measured rise of the loss, deleted", kind="name"), *shares],
             [
-                [f"by {rule}", *(deletion.measured_rise for deletion in curve)]
-                for rule, curve in self.curves.items()
-                if len(curve) == len(SHARES)
+                Column("measured loss increase, deleted", kind="name"),
+                *(Column(f"{share:.0%}", digits=ERROR) for share in SHARES),
             ],
+            [[f"by {rule}", *(d.measured_rise for d in curve)] for rule, curve in whole.items()],
+            title="Measured loss increase by share",
         )
         probes = self.settings.get("num_probes")
         note = (
             f"± is one standard error, from {probes} random probes per sample; in the table, of "
             "the median unit"
         )
-        tables = [Table(core, rows), curves]
-        ending = self.ending(*([note] if probes else []))
-        return [*(table for table in tables if table.rows), *ending]
+        rule, best = next(iter(self.curves.items()), ("", []))
+        outcomes = {f"at {share:.0%}": deletion for share, deletion in zip(SHARES, best)}  # noqa: B905
+        doing, lines = f"Deleting a share of the weights by {rule}", [note] if probes else []
+        worth = Table(core, rows, title="Predicted increase per unit")
+        return self.told(doing, outcomes, [worth, curves], self._curves(), *lines)
+
+    def _curves(self) -> Figure:
+        """The loss increase by the share that is deleted, measured and predicted."""
+        lines: dict[str, list[tuple[float, float | None]]] = {
+            f"by {r}, measured": [(d.share, d.measured_rise) for d in c]
+            for r, c in self.curves.items()
+        }
+        for rule, curve in list(self.curves.items())[:1]:
+            lines[f"by {rule}, predicted"] = [(d.share, d.rise) for d in curve]
+        return increases("share of the weights deleted", "Loss increase by share", lines)
 
     def _mark(self, name: str) -> str:
         """Whether the values of a weight are exact, and otherwise what they are."""

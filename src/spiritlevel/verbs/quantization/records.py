@@ -1,4 +1,4 @@
-"""What `quantization` returns: the rise of the loss by weight and width, and plans made from it."""
+"""What `quantization` returns: the loss increase by weight and width, and plans made from it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ...ground.errors import SpiritlevelError
 from ...ground.need import need_one_of
-from ...records.content import Cell, Column, Part, Table
+from ...records.content import ERROR, Cell, Column, Figure, Part, Table, Uncertain
 from ...records.measurements import SAMPLING_ERROR, Cost
 from ...records.reading import UNSAVED, Misread, Plain, read_as, read_settings
-from ..changes import AbstractChanges, AbstractChoice, choice_text
+from ..changes import INCREASE, AbstractChanges, AbstractChoice, choice_text, increases
 from .assignment import Assignment, size_budget
 from .rounding import Rounding
 
@@ -60,17 +60,18 @@ class Plan(AbstractChoice):
         """The plan in one line: its size, and what is predicted and measured."""
         return choice_text(
             f"{self.mean_bits:.2f} bits per weight, {self.bytes:,} bytes",
-            ("predicted rise of the loss", self.rise, self.data_stderr),
+            ("predicted loss increase", self.rise, self.data_stderr),
             ("with terms between weights", self.joint_rise, None),
             ("measured", self.measured_rise, None),
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Quantization(AbstractChanges[Plan]):
-    """The predicted rise of the loss for every weight and width, and plans for given budgets."""
+    """The predicted loss increase for every weight and width, and plans for given budgets."""
 
     CALLED: ClassVar = "the quantization"
+    HEADING: ClassVar = "What rounding the weights does to the loss"
     FORMAT: ClassVar = "spiritlevel-quantization-1"
     STAYS: ClassVar = "not rounded"
 
@@ -228,40 +229,54 @@ class Quantization(AbstractChanges[Plan]):
         return self.rounding.round(weight, bits, transposed=name in self.transposed)
 
     def describe(self) -> list[Part]:
-        """The rise at every width, by weight, and of the same width everywhere."""
-        columns = [Column("rise of the loss", kind="name"), Column("entries")]
-        columns += [Column(f"{bits} bits", form=".2g") for bits in self.options]
+        """The best plan, the increase by weight and width, and that of one width everywhere."""
+        columns = [Column("loss increase", kind="name"), Column("entries")]
+        columns += [Column(f"{bits} bits", digits=ERROR) for bits in self.options]
         rows: list[list[Cell]] = [
-            [name, f"{size:,}", *(self.of(name, bits).rise for bits in self.options)]
+            [name, size, *(self.of(name, bits).rise for bits in self.options)]
             for name, size in self.sizes.items()
         ]
         if self.chosen is not None:
             columns.append(Column("best"))
             for row, bits in zip(rows, self.chosen.bits.values(), strict=True):
                 row.append(bits)
-        uniforms = Table(
+        everywhere = [
+            Column("everywhere"),
+            Column("bytes"),
+            Column("predicted increase", digits=INCREASE),
+            Column("±", SAMPLING_ERROR, digits=ERROR),
+            Column("joint increase", "predicted with the terms between weights", digits=INCREASE),
+            Column("measured increase", digits=INCREASE),
+        ]
+        uniforms: list[list[Cell]] = [
             [
-                Column("everywhere"),
-                Column("bytes"),
-                Column("predicted rise", form=".3g"),
-                Column("±", SAMPLING_ERROR, form=".1g"),
-                Column("joint rise", "predicted with the terms between weights", form=".3g"),
-                Column("measured rise", form=".3g"),
+                f"{plan.mean_bits:g} bits",
+                plan.bytes,
+                Uncertain(plan.rise, plan.data_stderr),
+                plan.data_stderr,
+                plan.joint_rise,
+                plan.measured_rise,
+            ]
+            for plan in self.uniforms
+        ]
+        tables = [
+            Table(columns, rows, title="Loss increase by weight"),
+            Table(everywhere, uniforms, title="One width for all weights").filled(),
+        ]
+        outcomes = {f"at {plan.mean_bits:g} bits": plan for plan in self.uniforms}
+        return self.told("Rounding all weights", outcomes, tables, self._curves())
+
+    def _curves(self) -> Figure:
+        """The increase of the loss over the size, of the best plans and of uniform widths."""
+        lines: dict[str, list[tuple[float, float | None]]] = {
+            "mixed widths, predicted": [(p.mean_bits, p.rise) for p in self.frontier],
+            "mixed widths, predicted with terms between weights": [
+                (p.mean_bits, p.joint_rise) for p in self.frontier
             ],
-            [
-                [
-                    f"{plan.mean_bits:g} bits",
-                    f"{plan.bytes:,}",
-                    plan.rise,
-                    plan.data_stderr,
-                    plan.joint_rise,
-                    plan.measured_rise,
-                ]
-                for plan in self.uniforms
-            ],
-        )
-        tables = [Table(columns, rows), uniforms.filled()]
-        return [*(table for table in tables if table.rows), *self.ending()]
+            "mixed widths, measured": [(p.mean_bits, p.measured_rise) for p in self.frontier],
+            "uniform, measured": [(p.mean_bits, p.measured_rise) for p in self.uniforms],
+        }
+        return increases("bits per weight", "Loss increase by size", lines)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Quantization:

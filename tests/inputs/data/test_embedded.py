@@ -1,5 +1,4 @@
 import gzip
-import importlib
 import inspect
 import random
 import re
@@ -10,9 +9,7 @@ import torch
 from spiritlevel.ground.errors import SpiritlevelError
 from spiritlevel.inputs import data
 from spiritlevel.inputs.data import digits, load
-
-# The package offers the function under the module's name, so the module is fetched by path.
-module = importlib.import_module("spiritlevel.inputs.data.digits")
+from spiritlevel.inputs.data import embedded as module
 
 
 def rows(x: torch.Tensor) -> list[tuple[float, ...]]:

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
-from spiritlevel.pages.figures import series
+from publishing import series
 from spiritlevel.records.content import Figure, Panels, Series
 
 LONG = "how often each of the things that were counted was seen, if it was seen at all, in percent"

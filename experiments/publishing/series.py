@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...math.kde import GaussianMixture, scott
-from ...records.content import Figure, Panels, Series, fitted_line
-from .style import FONT, log_scale, new_figure, save, style, tidy
+from spiritlevel.math.kde import GaussianMixture, scott
+from spiritlevel.pages.figures.style import FONT, log_scale, new_figure, save, style, tidy
+from spiritlevel.records.content import Figure, Panels, Series, fitted_line
 
 WHOLE, PANEL = (6.0, 3.6), (3.1, 2.5)  # inches, of a figure alone in its row and beside others
 FEW, ROW = 3, 0.18  # lines of a legend that a figure has room for, and inches of each further one

@@ -6,8 +6,19 @@ import html
 import re
 from collections.abc import Sequence
 
-from ..ground.plain_text import visible
-from ..records.content import Cell, Chart, Column, Figure, Notes, Panels, Part, Table, Text, plain
+from spiritlevel.ground.plain_text import visible
+from spiritlevel.records.content import (
+    Cell,
+    Chart,
+    Column,
+    Figure,
+    Notes,
+    Panels,
+    Part,
+    Table,
+    Text,
+    plain,
+)
 
 
 def render(parts: Sequence[Part | Panels]) -> list[str]:
