@@ -20,8 +20,7 @@ from typing import Any
 
 from ...ground import plugins
 from ...ground.errors import MissingExtra, SpiritlevelError
-from ...ground.files import write_atomically
-from ...ground.files.names import as_path
+from ...ground.files import as_path, write_atomically
 from ...records.content import Cards, Section, Text
 from ...records.content import Page as Page
 from ...records.notebooks import Shown, register_page_writer
