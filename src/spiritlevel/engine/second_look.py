@@ -46,7 +46,8 @@ def doubts_about(sweep: Sweep, seed: int, chunk: int) -> dict[str, str]:
     at_once = trusted_derivatives.samples_at_once(surface, chunk)
     how = sweep.exact, sweep.kinds, sweep.elements is not None
     key = ("confirmed", surface.dtype, *how, frozenset(sweep.seen))
-    if key in surface.findings:
+    # a process without samples has nothing to confirm, and must not look where others do not
+    if all(surface.processes.gather(key in surface.findings or not sweep.witnesses.kept)):
         return {}
     certified = [name for name in surface.parameters if name not in sweep.uncertified]
     doubts: dict[str, str] = {}
