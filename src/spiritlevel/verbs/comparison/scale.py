@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from ...engine.data_pass import Needs
 from ...engine.weight_space.products import SMALL
 from ...measures import registered_cards
 from ...measures.setup import Setup
@@ -89,6 +90,7 @@ def _audit_of(
     all else takes. A piecewise linear one has hardly any, but for what the loss takes away.
     """
     workspace = setup.workspace(model, data)
+    workspace.want(Needs(sweep=True))  # whose plan tells what is not piecewise linear
     with workspace.surface.preserved():
         size = sum(p.numel() for p in workspace.surface.parameters.values())
         bent = bool(workspace.plan.bent)
