@@ -39,7 +39,7 @@ from .weight_space.trusted_derivatives import samples_at_once
 
 Made = TypeVar("Made")
 STREAM_FROM = 4096  # classes from which a head is streamed over its vocabulary
-NEARLY_ALL = 0.95  # of the parameters: if these bend, all are probed
+NEARLY_ALL = 0.9  # of the parameters: if these bend, all are probed
 
 
 class Workspace:
