@@ -32,6 +32,7 @@ def three_products(
     if progress is not None:
         surface.progress = lambda done, total, what: progress(model, done)
     products = Products(surface, chunk=chunk, **options)
+    _ = products.together  # tried on a few samples before several vectors are multiplied
     images, forwards = [], []
     with products.keeping_graph() if keep else contextlib.nullcontext():
         for number, block in enumerate(ParameterSpace(surface, each) for each in names):

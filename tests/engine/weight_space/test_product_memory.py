@@ -185,6 +185,7 @@ def test_graphs_die_before_the_next_one_is_made(operator, method):
     surface = Surface(nn.Sequential(plain[0], Apply(), *plain[1:]), batches, loss="mse")
     space = ParameterSpace(surface)
     products = Products(surface, chunk=1, method=method)
+    _ = products.together  # tried on a few samples, whose graphs are not meant here
     Witness.tokens.clear()
     Witness.alive.clear()
     gc.disable()
