@@ -1,7 +1,7 @@
 """The trace to 10 % of networks from packages, first and later, beside a longer run of its own.
 
 Each is as its package builds it, in a size that is used, and is trained until it has learned its
-data. The reference has other random numbers and a tenth of the tolerance, or as much of it as 150
+data. The reference has other random numbers and a tenth of the tolerance, or as much of it as 60
 passes give; how far the first call is from it is told in both standard errors together.
 """
 
@@ -117,7 +117,7 @@ def tried(
     model.zero_grad(set_to_none=True)
 
     def call(which: nn.Module, **options: Any) -> Any:
-        return sl.measure(which, data, measures=TRACE, max_passes=150, **options)[TRACE]
+        return sl.measure(which, data, measures=TRACE, max_passes=60, **options)[TRACE]
 
     call(copy.deepcopy(model), rtol=0.1)  # loads kernels
     found: list[Any] = []
@@ -152,7 +152,7 @@ def tried(
 
 def learned(model: nn.Module, loss_of: Callable[[], torch.Tensor]) -> float:
     """Train on all of the data until the loss is small, in eval mode but for batch statistics."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for step in range(STEPS):
         if step % 10 == 0:
             with torch.no_grad():
