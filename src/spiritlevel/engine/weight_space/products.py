@@ -271,9 +271,8 @@ class Products(AbstractProducts):
         names = tuple({name: None for request in requests for name in request.space.names})
         together = 1
         if any(len(request.vectors) > 1 for request in requests):
-            together = max(
-                1, min(self.together, self.chunk // length)
-            )  # what memory is planned for
+            # memory is planned for `chunk` samples
+            together = max(1, min(self.together, self.chunk // length))
         with full_precision(), self._kernels():
             weight, products = make_products(
                 self.surface, batch, where, operators, names, self.method, together, self._known
